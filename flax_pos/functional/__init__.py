@@ -1,0 +1,1 @@
+"""Pure maths: no classes that hold state, nothing of the floors above."""
