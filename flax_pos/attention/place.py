@@ -1,0 +1,269 @@
+"""The part of a forward pass that happens once: which token is where, for all layers.
+
+Pure functions over plain parameter dicts; the NNX and Linen modules are thin shells around them.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flax_pos.attention.layer import prepare
+from flax_pos.functional.positions import (
+    check_positions,
+    positions_from_mask,
+    positions_from_segments,
+)
+from flax_pos.scheme import LayerPlan, Scheme, merge
+from flax_pos.types import Coords, Dims, Params
+
+
+class LayerPositions(NamedTuple):
+    """What one layer needs to know about positions in one forward."""
+
+    scheme: Scheme
+    params: Params
+    """The layer's parameters, shared and own merged."""
+    at: Coords
+    """index, pos and segment of the tokens; no features."""
+    features: dict[str, jax.Array]
+    """The result of `scheme.features`, shared by all layers of that scheme."""
+
+    def prepare(self, x, q, k, prev: Coords | None = None):
+        """`flax_pos.attention.prepare` for this layer: rotated q and k, and their coords."""
+        return prepare(self.scheme, self.params, x, q, k, self.at, self.features, prev)
+
+
+class Placement(NamedTuple):
+    """Where the tokens of one forward are, for every layer."""
+
+    plan: LayerPlan
+    params: Params
+    """As from `init_positions`."""
+    at: tuple[Coords, ...]
+    """One for each of `plan.parts`."""
+    features: tuple[dict[str, jax.Array], ...]
+    """One for each of `plan.parts`."""
+
+    def layer(self, layer: int) -> LayerPositions:
+        """The view of one layer, by its number."""
+        part, row = self.plan.part_of[layer], rank_in_part(self.plan, layer)
+        rows = jax.tree.map(lambda a: a[row], self.params[str(part)]["layers"])
+        return self.part(part, rows)
+
+    def part(self, part: int, layer_params: Params) -> LayerPositions:
+        """The view of a layer that uses `plan.parts[part]` with its own parameters given."""
+        params = merge(self.params[str(part)]["model"], layer_params)
+        return LayerPositions(self.plan.parts[part], params, self.at[part], self.features[part])
+
+
+# Parameters ------------------------------------------------------------------------------------
+
+
+def init_positions(plan: LayerPlan, key: jax.Array, dims: Dims) -> Params:
+    """Parameters of all distinct schemes of a model.
+
+    Returns:
+      `{"0": {"model": ..., "layers": ...}, ...}`: one entry for each of `plan.parts`, each as
+      `Scheme.init` gives it, with the leaves of `layers` stacked over the layers of that part.
+    """
+    keys = [key] if len(plan.parts) == 1 else list(jax.random.split(key, len(plan.parts)))
+    return {
+        str(i): _init_part(part, keys[i], dims, plan.part_of.count(i))
+        for i, part in enumerate(plan.parts)
+    }
+
+
+def _init_part(part: Scheme, key: jax.Array, dims: Dims, count: int) -> Params:
+    model_key, layer_key = jax.random.split(key)
+    return {
+        "model": part.init_model(model_key, dims),
+        "layers": jax.vmap(lambda k: part.init_layer(k, dims))(jax.random.split(layer_key, count)),
+    }
+
+
+def rank_in_part(plan: LayerPlan, layer: int) -> int:
+    """How many layers before `layer` use the same scheme: its row in the stacked parameters."""
+    return plan.part_of[:layer].count(plan.part_of[layer])
+
+
+def adopt_params(plan: LayerPlan, params: Params, wanted: LayerPlan, dims: Dims) -> Params:
+    """Parameters for the schemes of `wanted`, out of those made for the schemes of `plan`.
+
+    A scheme without parameters takes none; any other needs layers whose parameters have the
+    very structure and shapes that it would create itself.
+
+    Raises:
+      ValueError: a scheme needs parameters that are not there.
+    """
+    return {
+        str(i): _adopt_part(plan, params, part, wanted.part_of, i, dims)
+        for i, part in enumerate(wanted.parts)
+    }
+
+
+def _adopt_part(plan, params, part: Scheme, part_of, number: int, dims: Dims) -> Params:
+    layers = [layer for layer, own in enumerate(part_of) if own == number]
+    init = lambda key: _init_part(part, key, dims, len(layers))
+    needed = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    if not jax.tree.leaves(needed):
+        return needed
+    found, owners = {}, {plan.part_of[layer] for layer in layers}
+    if len(owners) == 1:
+        owner = owners.pop()
+        found = params[str(owner)]
+        if len(layers) != plan.part_of.count(owner):
+            rows = jnp.array([rank_in_part(plan, layer) for layer in layers])
+            own = jax.tree.map(lambda a: a[rows], found["layers"])
+            found = {**found, "layers": own}
+    if _shapes(found) != _shapes(needed):
+        raise ValueError(
+            f"scheme {part.name or type(part).__name__!r} needs the parameters "
+            f"{_shapes(needed)}, but the model has {_shapes(found)}; "
+            "build a model with this scheme instead of overriding its own"
+        )
+    return found
+
+
+def _shapes(params: Params) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): a.shape for path, a in leaves}
+
+
+# Order and places ------------------------------------------------------------------------------
+
+
+def order(
+    shape: tuple[int, ...],
+    *,
+    mask: jax.Array | None = None,
+    segments: jax.Array | None = None,
+    start: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Order of the tokens in their sequence, from what is padding and what is packed.
+
+    Args:
+      shape: `*B T`.
+      mask: bool `*B T`, False on padding, wherever it is.
+      segments: int32 `*B T`, the packed document of each token, 0 on padding.
+      start: int32 `*B`, tokens already in the cache.
+
+    Returns:
+      index (int32 `*B T`, -1 on padding; it restarts in each segment) and segment (or None).
+
+    Raises:
+      ValueError: a shape differs from `shape`, or `segments` and `start` are both given.
+      TypeError: a wrong dtype.
+    """
+    check_per_token("mask", mask, shape)
+    check_per_token("segments", segments, shape)
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise TypeError(f"mask has dtype {mask.dtype}; it must be bool, True for real tokens")
+    if segments is not None:
+        if start is not None:
+            raise ValueError(
+                "segments are for packed rows without a cache; decode one document a row"
+            )
+        segments = check_positions(segments, "segments")
+        if mask is not None:
+            segments = jnp.where(mask, segments, 0)
+        return positions_from_segments(segments), segments
+    if mask is not None:
+        index = positions_from_mask(mask)
+    else:
+        index = jnp.broadcast_to(jnp.arange(shape[-1], dtype=jnp.int32), shape)
+    if start is not None:
+        index = jnp.where(index >= 0, index + start[..., None], -1)
+    return index, None
+
+
+def check_per_token(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless `value` is None or has the shape `*B T` of the ids."""
+    if value is not None and value.shape != shape:
+        raise ValueError(
+            f"{name} has shape {value.shape}, but the ids have {shape}; give one value per token"
+        )
+
+
+def place(
+    plan: LayerPlan,
+    params: Params,
+    dims: Dims,
+    x: jax.Array,
+    *,
+    positions: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    segments: jax.Array | None = None,
+    start: jax.Array | None = None,
+    length: Any = None,
+    key: jax.Array | None = None,
+    ids: jax.Array | None = None,
+) -> tuple[jax.Array, Placement]:
+    """Everything that schemes do once per forward: positions, embedding, features.
+
+    Args:
+      plan: the model's schemes by layer.
+      params: as from `init_positions`.
+      dims: sizes of the model.
+      x: token embeddings `*B T D`.
+      positions: int `*B T`: where the tokens are, if that is not their order; schemes that move
+        positions move these. The order that masks use still comes from `mask` or `segments`.
+      mask, segments, start: as in `order`.
+      length: total length of the sequence (int or traced int32 scalar); None: largest position
+        + 1.
+      key: training noise for positions; None means evaluation.
+      ids: token ids, for schemes that read structure.
+
+    Returns:
+      x with positions added, and the placement that layers read.
+
+    Raises:
+      ValueError, TypeError: as `order`; and for sequences longer than `dims.max_len` under a
+        scheme that ends there, where the length is known before any computation.
+    """
+    shape = x.shape[:-1]
+    if positions is not None:
+        check_per_token("positions", positions, shape)
+        positions = check_positions(positions)
+    plain = positions is None and mask is None and segments is None and start is None
+    if plain and shape[-1] > dims.max_len:
+        check_reach(plan, shape[-1], dims.max_len)
+    index, segment = order(shape, mask=mask, segments=segments, start=start)
+    # Padding is put at 0, where it does no harm: nothing sees it.
+    base = jnp.where(index >= 0, index if positions is None else positions, 0)
+    if length is None:
+        # Only where it matters, so that other schemes keep a static length.
+        traced = not plain and any(part.depends_on_length for part in plan.parts)
+        length = jnp.max(base) + 1 if traced else shape[-1]
+    dims = dims._replace(length=length)
+    at, features = [], []
+    for i, part in enumerate(plan.parts):
+        pos = part.positions(base, length=length, key=key, ids=ids)
+        x = part.embed(params[str(i)]["model"], x, pos)
+        at.append(Coords(index, pos, {}, segment))
+        features.append(part.features(pos, dims))
+    return x, Placement(plan, params, tuple(at), tuple(features))
+
+
+def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:
+    """Raises ValueError if a scheme is not defined for `length` tokens."""
+    for part in plan.parts:
+        if length > max_len and not part.unbounded:
+            raise ValueError(
+                f"{length} tokens, but scheme {part.name or type(part).__name__!r} has positions "
+                f"0 .. {max_len - 1} only (max_len={max_len}); shorten the input, raise max_len "
+                "before training, or use a scheme without a limit"
+            )
+
+
+__all__ = [
+    "LayerPositions",
+    "Placement",
+    "adopt_params",
+    "check_per_token",
+    "check_reach",
+    "init_positions",
+    "order",
+    "place",
+    "rank_in_part",
+]
