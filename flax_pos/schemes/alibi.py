@@ -1,0 +1,27 @@
+"""A penalty on the logits that grows linearly with distance, at a fixed slope per head."""
+
+from dataclasses import dataclass
+
+from jax.core import Tracer
+
+from flax_pos.functional.distance import alibi_bias, alibi_slopes
+from flax_pos.scheme import Scheme, register
+
+
+@register("alibi")
+@dataclass(frozen=True, kw_only=True)
+class Alibi(Scheme):
+    """`-slope[n] * |query - key|` on the logits, for any number of heads."""
+
+    max_bias: float = 8.0
+    """Slopes run down to `2 ** -max_bias` (MPT's `alibi_bias_max`)."""
+
+    paper = "Press et al. 2022, arXiv:2108.12409"
+    formula = "b = -m_n |i - j|, m_n = 2^(-8 n / N), n = 1 .. N"
+
+    def __post_init__(self):
+        if not isinstance(self.max_bias, Tracer) and not self.max_bias > 0:
+            raise ValueError(f"max_bias must be positive, got {self.max_bias}")
+
+    def bias(self, params, q_at, k_at, heads):
+        return alibi_bias(alibi_slopes(heads, max_bias=self.max_bias), q_at.pos, k_at.pos)
