@@ -118,7 +118,7 @@ def embed(
         return x.astype(dtype)
     if round_scale:
         return x.astype(dtype) * jnp.asarray(scale, dtype)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = np.promote_types(x.dtype, np.float32)
     return (x.astype(wide) * jnp.asarray(scale, wide)).astype(dtype)
 
 
@@ -152,7 +152,7 @@ def unembed(
     rows = head_table(params)[:vocab_size]
     if h.shape[-1] != rows.shape[-1]:
         raise ValueError(f"h has width {h.shape[-1]}, the head {rows.shape[-1]}")
-    wide = jnp.promote_types(h.dtype, jnp.float32)
+    wide = np.promote_types(h.dtype, np.float32)
     logits = jnp.einsum("...d,vd->...v", h, rows.astype(h.dtype), preferred_element_type=wide)
     return cap_logits(logits, scale, softcap).astype(dtype)
 
@@ -175,7 +175,7 @@ def soft_cap(x: Float[Array, "*B"], cap: float | Array) -> Float[Array, "*B"]:
     """
     if not isinstance(cap, Tracer) and not cap > 0:
         raise ValueError(f"cap must be positive, got {cap}; None leaves the soft cap out")
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = np.promote_types(x.dtype, np.float32)
     cap = jnp.asarray(cap, wide)
     return (cap * jnp.tanh(x.astype(wide) / cap)).astype(x.dtype)
 

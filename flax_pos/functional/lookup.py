@@ -142,6 +142,6 @@ def _gather_jvp(primals, tangents):
     # a frequent token would stop learning. A custom_vjp would do, but under vmap it would hold
     # one whole table of gradients per batch row.
     table, index = primals
-    wide = jnp.promote_types(table.dtype, jnp.float32)
+    wide = np.promote_types(table.dtype, np.float32)
     rows = tangents[0].astype(wide).at[index].get(mode="promise_in_bounds")
     return _gather(table, index), rows.astype(table.dtype)
