@@ -61,6 +61,10 @@ class Scheme:
     chunk: ClassVar[int | None] = None
     """Chunked attention that the scheme prescribes: only keys with the same index // chunk."""
 
+    normalized: ClassVar[bool] = True
+    """Whether weights are the softmax of the scores; otherwise they are exp(scores) as they stand,
+    for schemes whose scores are logarithms of weights already (stick-breaking)."""
+
     # Parameters ----------------------------------------------------------------------------
 
     def init_model(self, key: jax.Array, dims: Dims) -> Params:
@@ -209,7 +213,15 @@ def _forward_claim(name: str) -> property:
 
 
 # A wrapper's claims are its inner scheme's, unless a subclass states its own.
-for _claim in ("relative", "unbounded", "causal_only", "depends_on_length", "window", "chunk"):
+for _claim in (
+    "relative",
+    "unbounded",
+    "causal_only",
+    "depends_on_length",
+    "window",
+    "chunk",
+    "normalized",
+):
     setattr(Wrapper, _claim, _forward_claim(_claim))
 
 

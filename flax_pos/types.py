@@ -74,3 +74,7 @@ class Pair(NamedTuple):
     """bool, broadcastable to `logits`: True where attention is allowed."""
     q_at: Coords
     k_at: Coords
+    scale: Any
+    """What multiplied q.k: for schemes that form logits of their own."""
+    softcap: Any
+    """What capped the logits, or None; pass it on with `scale` to `dot_logits`."""

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from flax_pos.scheme import Scheme
@@ -251,7 +252,7 @@ def _read(leaf: jax.Array, slot: jax.Array) -> jax.Array:
 
 
 def _check_room(cache: KVCache, count: jax.Array, full: jax.Array) -> None:
-    if isinstance(full, jax.core.Tracer) or not np.any(full):
+    if isinstance(full, Tracer) or not np.any(full):
         return
     row = int(np.argmax(np.ravel(full)))
     raise ValueError(

@@ -1,42 +1,75 @@
-"""Dense attention: the whole T x S matrix. The oracle, and the fast path for short sequences."""
+"""Dense attention: the whole T x S matrix. The oracle, and the fast path for short sequences.
 
-import math
+Everything in it is differentiable to any order, forward and reverse.
+"""
 
 import jax
 import jax.numpy as jnp
 
-from flax_pos.types import Coords, Pair
+from flax_pos.attention.mask import Reach
+from flax_pos.functional.dot import dot_logits, mix_values
+from flax_pos.scheme import Scheme
+from flax_pos.types import Coords, Pair, Params
+
+LOWEST = -1e30
+"""The logit of a key that is not seen: far below any other, yet finite."""
 
 
-def allowed(q_at: Coords, k_at: Coords, *, causal: bool, window: int | None) -> jax.Array:
-    """bool `*B 1 T S`: which query may see which key, from `index` and `segment` alone."""
-    q, k = q_at.index[..., :, None], k_at.index[..., None, :]
-    ok = (q >= 0) & (k >= 0)
-    if causal:
-        ok &= k <= q
-    if window is not None:
-        ok &= jnp.abs(q - k) < window
-    if q_at.segment is not None and k_at.segment is not None:
-        ok &= q_at.segment[..., :, None] == k_at.segment[..., None, :]
-    return ok[..., None, :, :]
+def block_scores(
+    scheme: Scheme,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    q_at: Coords,
+    k_at: Coords,
+    mask: jax.Array,
+    carry,
+    *,
+    scale,
+    softcap,
+):
+    """Scores `*B N T S` (float32, not masked) of a block of queries against a block of keys, and
+    the carry for the block to its left. The whole matrix is one block with carry None."""
+    logits = dot_logits(q, k, scale=scale, softcap=softcap)
+    bias = scheme.bias(params, q_at, k_at, q.shape[-2])
+    pair = Pair(q, k, logits, bias, mask, q_at, k_at, scale, softcap)
+    return scheme.scores(params, pair, carry)
 
 
 def attend_dense(
-    scheme, params, q, k, v, q_at, k_at, *, causal=True, window=None, scale=None, implementation="auto"
-):
-    """Softmax attention with the scheme's bias and scores; `*B T N Hv`."""
-    if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1])
-    n, kv = q.shape[-2], k.shape[-2]
-    qg = q.reshape(*q.shape[:-2], kv, n // kv, q.shape[-1])
-    logits = jnp.einsum("...tkgh,...skh->...kgts", qg, k, preferred_element_type=jnp.float32)
-    logits = logits.reshape(*logits.shape[:-4], n, *logits.shape[-2:]) * scale
-    window = scheme.window if window is None else window
-    mask = allowed(q_at, k_at, causal=causal, window=window)
-    bias = scheme.bias(params, q_at, k_at, n)
-    logits, _ = scheme.scores(params, Pair(q, k, logits, bias, mask, q_at, k_at), None)
-    logits = jnp.where(mask, logits, -1e30)
-    p = jnp.where(mask, jax.nn.softmax(logits, -1), 0.0)
-    pg = p.reshape(*p.shape[:-3], kv, n // kv, *p.shape[-2:]).astype(v.dtype)
-    out = jnp.einsum("...kgts,...skh->...tkgh", pg, v)
-    return out.reshape(*out.shape[:-3], n, v.shape[-1])
+    scheme: Scheme,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    q_at: Coords,
+    k_at: Coords,
+    *,
+    reach: Reach,
+    scale,
+    softcap,
+    sinks,
+) -> jax.Array:
+    """`attend` with the whole matrix at once; arguments as resolved by `attend`."""
+    mask = reach.allowed(q_at, k_at)
+    scores, _ = block_scores(
+        scheme, params, q, k, q_at, k_at, mask, None, scale=scale, softcap=softcap
+    )
+    scores = jnp.where(mask, scores, LOWEST)
+    if not scheme.normalized:
+        weights = jnp.where(mask, jnp.exp(scores), 0.0)
+    else:
+        top = scores.max(-1, keepdims=True)
+        if sinks is not None:
+            sinks = sinks.astype(jnp.float32).reshape((1,) * (top.ndim - 3) + (-1, 1, 1))
+            top = jnp.maximum(top, sinks)
+        top = jax.lax.stop_gradient(top)
+        weights = jnp.where(mask, jnp.exp(scores - top), 0.0)
+        total = weights.sum(-1, keepdims=True)
+        if sinks is not None:
+            total += jnp.exp(sinks - top)
+        weights /= jnp.where(total > 0, total, 1.0)
+    return jnp.swapaxes(mix_values(weights, v), -2, -3).astype(v.dtype)
+
+
+__all__ = ["attend_dense", "block_scores"]

@@ -1,7 +1,10 @@
-"""The token-local half of an attention layer."""
+"""One attention layer between its projections: coords and rotation, then attention, with or
+without a cache."""
 
 import jax
 
+from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, extend, last, ring_window
+from flax_pos.attention.dispatch import attend
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Params
 
@@ -31,8 +34,77 @@ def prepare(
       q, k, and the coords to use and cache: without `features`, which only `coords` and `rotate`
       see.
     """
-    at = scheme.coords(params, x, at._replace(feats={**at.feats, **features}), prev)
+    at = scheme.coords(params, x, _with(at, features), prev)
     q = scheme.rotate(params, q, at, "q")
     k = scheme.rotate(params, k, at, "k")
-    kept = {name: value for name, value in at.feats.items() if name not in features}
-    return q, k, at._replace(feats=kept)
+    return q, k, _without(at, features)
+
+
+def attend_cached(
+    scheme: Scheme,
+    params: Params,
+    x: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    at: Coords,
+    features: dict[str, jax.Array],
+    cache: KVCache,
+    *,
+    key_place: KeyPlace | None = None,
+    on_full: OnFull = "error",
+    window: int | None = None,
+    **options,
+) -> tuple[jax.Array, KVCache]:
+    """Attention of T new tokens to themselves and to all that the cache holds.
+
+    One call with a whole prompt, calls with pieces of it and calls with single tokens give the
+    same rows. Everything is causal.
+
+    Args:
+      scheme, params, x, q, k, at, features: as for `prepare`.
+      v: `*B T K Hv`.
+      cache: this layer's cache before these tokens.
+      key_place: `place_keys` at the current length; required by schemes that claim
+        `depends_on_length`, whose keys are cached unrotated and rotated here.
+      on_full: "error" or "roll", see `append`. A ring limits the window to its size.
+      window: as for `attend`.
+      **options: further options of `attend`.
+
+    Returns:
+      `*B T N Hv`, and the cache with these tokens in it.
+
+    Raises:
+      ValueError: no `key_place` where one is needed; a full cache (see `append`); a ring smaller
+        than the window.
+    """
+    at = scheme.coords(params, x, _with(at, features), last(cache))
+    q = scheme.rotate(params, q, at, "q")
+    if not scheme.depends_on_length:
+        k = scheme.rotate(params, k, at, "k")
+    elif key_place is None:
+        raise ValueError(
+            f"scheme {scheme.name!r} rotates keys by the total length, so cached keys are rotated "
+            "on reading: pass key_place=place_keys(scheme, cache, at, dims)"
+        )
+    at = _without(at, features)
+    window = scheme.window if window is None else window
+    if on_full == "roll":
+        window = ring_window(cache, window)
+    cache, k, v, k_at = extend(cache, k, v, at, on_full=on_full, window=window)
+    if key_place is not None and scheme.depends_on_length:
+        k_at = k_at._replace(pos=key_place.pos)
+        k = scheme.rotate(params, k, _with(k_at, key_place.features), "k")
+    out = attend(scheme, params, q, k, v, at, k_at, causal=True, window=window, **options)
+    return out, cache
+
+
+def _with(at: Coords, features: dict[str, jax.Array]) -> Coords:
+    return at._replace(feats={**at.feats, **features})
+
+
+def _without(at: Coords, features: dict[str, jax.Array]) -> Coords:
+    return at._replace(feats={n: value for n, value in at.feats.items() if n not in features})
+
+
+__all__ = ["attend_cached", "prepare"]

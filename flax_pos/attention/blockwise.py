@@ -1,0 +1,340 @@
+"""Blockwise attention: online softmax over key blocks, memory linear in T, for any scheme.
+
+Forward keeps the output and the logarithm of each row's normaliser. Backward computes the scores
+of each block again and pulls their gradient through the scheme's own hooks with `jax.vjp`. Key
+blocks are visited right to left, so that what a scheme sums over later keys is a plain carry;
+backward finds the carries in one more sweep and comes back left to right with their gradients.
+Blocks that no query can see are not computed.
+
+First-order gradients in reverse mode are what this is made for. Reverse over reverse works but
+keeps every step of the loops; `jax.jvp` does not work: the dense form has both.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import eval_jaxpr
+
+from flax_pos.attention.dense import LOWEST, block_scores
+from flax_pos.attention.mask import Reach
+from flax_pos.functional.dot import mix_values
+from flax_pos.scheme import Scheme
+from flax_pos.types import Coords, Params
+
+
+class Operands(NamedTuple):
+    """All arrays that the output depends on."""
+
+    env: Any
+    """What the scores close over: parameters, and traced settings of the scheme."""
+    queries: tuple[jax.Array, Coords]
+    keys: tuple[jax.Array, Coords]
+    v: Any
+    first: Any
+    """For each block of queries, the carry that its rightmost key block is given."""
+    sinks: Any
+
+
+def attend_blockwise(
+    scheme: Scheme,
+    params: Params,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    q_at: Coords,
+    k_at: Coords,
+    *,
+    reach: Reach,
+    scale,
+    softcap,
+    sinks,
+    block_q: int,
+    block_k: int,
+) -> jax.Array:
+    """`attend` by blocks of `block_q` queries and `block_k` keys; arguments as resolved by it."""
+    axis, t = q.ndim - 3, q.shape[-3]
+    block_q, block_k = min(block_q, t), min(block_k, k.shape[-3])
+    queries = _pad(q, block_q, axis), _pad_coords(q_at, block_q, axis)
+    keys = _pad(k, block_k, axis), _pad_coords(k_at, block_k, axis)
+    v = _pad(v, block_k, axis)
+
+    def score(queries, keys, mask, carry):
+        (q, q_at), (k, k_at) = queries, keys
+        return block_scores(
+            scheme, params, q, k, q_at, k_at, mask, carry, scale=scale, softcap=softcap
+        )
+
+    def first_carry(i):
+        # A block that no query sees leaves the carry as it was, here as it is at first.
+        rows, columns = _take(queries, i, block_q, axis), _take(keys, 0, block_k, axis)
+        mask = jnp.zeros_like(reach.allowed(rows[1], columns[1]))
+        return score(rows, columns, mask, None)[1]
+
+    def example(first):
+        rows, columns = _take(queries, 0, block_q, axis), _take(keys, 0, block_k, axis)
+        return rows, columns, reach.allowed(rows[1], columns[1]), _at(first, 0)
+
+    first = jax.lax.map(first_carry, jnp.arange(queries[0].shape[axis] // block_q))
+    scores, env = _hoist(score, *jax.eval_shape(example, first))
+    engine = _Engine(scores, reach, scheme.normalized, block_q, block_k, axis)
+    out = _differentiable(engine, Operands(env, queries, keys, v, first, sinks))
+    return jax.lax.slice_in_dim(out, 0, t, axis=axis)
+
+
+def _differentiable(engine: "_Engine", operands: Operands) -> jax.Array:
+    """`engine.forward` with `engine.backward` as its gradient.
+
+    Every array is an argument of the differentiated function, none a closure: an outer `grad` or
+    `vmap` may have traced any of them.
+    """
+    floats, others, join = _split(operands)
+
+    @jax.custom_vjp
+    def run(floats, others):
+        return engine.forward(join(floats, others))[0]
+
+    def forward(floats, others):
+        out, log_total = engine.forward(join(floats, others))
+        return out, (floats, others, out, log_total)
+
+    def backward(saved, d_out):
+        floats, others, out, log_total = saved
+        grads = jax.tree.leaves(engine.backward(join(floats, others), out, log_total, d_out))
+        return [g.astype(x.dtype) for g, x in zip(grads, floats, strict=True)], None
+
+    run.defvjp(forward, backward)
+    return run(floats, others)
+
+
+class _Engine(NamedTuple):
+    """The loops, as pure functions of `Operands`; every field is static."""
+
+    scores: Callable
+    reach: Reach
+    normalized: bool
+    block_q: int
+    block_k: int
+    axis: int
+
+    def forward(self, x: Operands) -> tuple[jax.Array, jax.Array]:
+        """Output `*B T N Hv`, and float32 `*B N T`: the logarithm of each row's normaliser."""
+        visible = self._visible(x)
+
+        def rows(i):
+            queries, first = self._queries(x, i), _at(x.first, i)
+            *batch, width, heads, _ = queries[0].shape
+            shape = (*batch, heads, width)
+            top = jnp.full(shape, LOWEST if self.normalized else 0.0, jnp.float32)
+            out = jnp.zeros((*shape, x.v.shape[-1]), jnp.float32)
+
+            def visit(state, j):
+                out, top, total, carry = state
+                keys, v = self._keys(x, j)
+                mask = self.reach.allowed(queries[1], keys[1])
+                scores, carry = self.scores(x.env, queries, keys, mask, carry)
+                scores = jnp.where(mask, scores, LOWEST)
+                new_top = jnp.maximum(top, scores.max(-1)) if self.normalized else top
+                weights = jnp.where(mask, jnp.exp(scores - new_top[..., None]), 0.0)
+                shrink = jnp.exp(top - new_top)
+                out = out * shrink[..., None] + mix_values(weights, v)
+                return out, new_top, total * shrink + weights.sum(-1), carry
+
+            def step(state, j):
+                return jax.lax.cond(visible[i, j], visit, lambda s, j: s, state, j), None
+
+            state = (out, top, jnp.zeros_like(top), first)
+            blocks = jnp.arange(visible.shape[1])
+            (out, top, total, _), _ = jax.lax.scan(step, state, blocks, reverse=True)
+            if not self.normalized:
+                return jnp.swapaxes(out, -2, -3).astype(x.v.dtype), jnp.zeros_like(top)
+            if x.sinks is not None:
+                sinks = _per_head(x.sinks, top)
+                new_top = jnp.maximum(top, sinks)
+                shrink = jnp.exp(top - new_top)
+                out, top = out * shrink[..., None], new_top
+                total = total * shrink + jnp.exp(sinks - top)
+            total = jnp.where(total > 0, total, 1.0)  # rows that see nothing: zeros
+            out = jnp.swapaxes(out / total[..., None], -2, -3)
+            return out.astype(x.v.dtype), top + jnp.log(total)
+
+        out, log_total = jax.lax.map(rows, jnp.arange(visible.shape[0]))
+        return _merge(out, self.axis), _merge(log_total, self.axis + 1)
+
+    def backward(self, x: Operands, out, log_total, d_out) -> Operands:
+        """The gradient in float32, as `Operands` with None in place of integer arrays."""
+        visible = self._visible(x)
+        # What softmax subtracts from each gradient of a row: sum over keys of weight * gradient.
+        centre = jnp.zeros_like(log_total)
+        if self.normalized:
+            products = out.astype(jnp.float32) * d_out.astype(jnp.float32)
+            centre = jnp.swapaxes(products.sum(-1), -1, -2)
+
+        def rows(sums, i):
+            queries = self._queries(x, i)
+            d_rows = jnp.swapaxes(_take(d_out, i, self.block_q, self.axis), -2, -3)
+            d_rows = d_rows.astype(jnp.float32)
+            row_log_total, row_centre = (
+                _take(a, i, self.block_q, self.axis + 1)[..., None] for a in (log_total, centre)
+            )
+            carries = self._carries(x, queries, _at(x.first, i), visible[i])
+
+            def visit(state, j, carry):
+                keys, v = self._keys(x, j)
+                mask = self.reach.allowed(queries[1], keys[1])
+                floats, others, join = _split((x.env, queries, keys, carry))
+
+                def scores_of(floats):
+                    env, queries, keys, carry = join(floats, others)
+                    scores, carry = self.scores(env, queries, keys, mask, carry)
+                    return scores, _split(carry)[0]
+
+                (scores, _), pull = jax.vjp(scores_of, floats)
+                weights = jnp.where(mask, jnp.exp(scores - row_log_total), 0.0)
+                _, pull_values = jax.vjp(mix_values, weights, v)
+                d_weights, d_v = pull_values(d_rows)
+                *sums, d_carry = state
+                (grads,) = pull((weights * (d_weights - row_centre), _split(d_carry)[0]))
+                d_env, d_queries, d_keys, d_carry = join(grads, [None] * len(others))
+                sums = jax.tree.map(_add, tuple(sums), (d_env, d_queries, d_keys, d_v))
+                return *sums, d_carry
+
+            def step(state, scanned):
+                j, carry = scanned
+                d_env, d_queries, d_keys, d_v, d_carry = state
+                columns = _take((d_keys, d_v), j, self.block_k, self.axis)
+                d_env, d_queries, *columns, d_carry = jax.lax.cond(
+                    visible[i, j],
+                    visit,
+                    lambda state, j, carry: state,
+                    (d_env, d_queries, *columns, d_carry),
+                    j,
+                    carry,
+                )
+                d_keys, d_v = self._put((d_keys, d_v), tuple(columns), j)
+                return (d_env, d_queries, d_keys, d_v, d_carry), None
+
+            d_env, d_keys, d_v = sums
+            state = (d_env, _zeros(queries), d_keys, d_v, _zeros(_at(x.first, i)))
+            blocks = jnp.arange(visible.shape[1])
+            state, _ = jax.lax.scan(step, state, (blocks, carries))
+            d_env, d_queries, d_keys, d_v, d_first = state
+            return (d_env, d_keys, d_v), (d_queries, d_first)
+
+        sums, (d_queries, d_first) = jax.lax.scan(
+            rows, _zeros((x.env, x.keys, x.v)), jnp.arange(visible.shape[0])
+        )
+        d_env, d_keys, d_v = sums
+        d_queries = jax.tree.map(lambda a: _merge(a, self.axis), d_queries)
+        d_sinks = None
+        if x.sinks is not None:
+            d_rows = -jnp.exp(_per_head(x.sinks, log_total) - log_total) * centre
+            d_sinks = d_rows.sum((*range(self.axis), -1))
+        return Operands(d_env, d_queries, d_keys, d_v, d_first, d_sinks)
+
+    def _carries(self, x: Operands, queries, first, visible):
+        """The carry that each key block is given, stacked."""
+        if not jax.tree.leaves(first):
+            return first
+
+        def visit(carry, j):
+            keys, _ = self._keys(x, j)
+            mask = self.reach.allowed(queries[1], keys[1])
+            return self.scores(x.env, queries, keys, mask, carry)[1]
+
+        def step(carry, j):
+            return jax.lax.cond(visible[j], visit, lambda c, j: c, carry, j), carry
+
+        return jax.lax.scan(step, first, jnp.arange(visible.shape[0]), reverse=True)[1]
+
+    def _visible(self, x: Operands) -> jax.Array:
+        return self.reach.visible(x.queries[1], x.keys[1], self.block_q, self.block_k)
+
+    def _queries(self, x: Operands, i):
+        return _take(x.queries, i, self.block_q, self.axis)
+
+    def _keys(self, x: Operands, j):
+        return _take((x.keys, x.v), j, self.block_k, self.axis)
+
+    def _put(self, tree, block, j):
+        """`tree` with `block` as its block j of keys."""
+        put = jax.lax.dynamic_update_slice_in_dim
+        start = j * self.block_k
+        return jax.tree.map(lambda whole, part: put(whole, part, start, self.axis), tree, block)
+
+
+# Trees of arrays ---------------------------------------------------------------------------------
+
+
+def _hoist(fun: Callable, *example):
+    """`fun` for arguments like `example`, as a function of (closure, *arguments), and the closure:
+    the arrays that it takes from outside."""
+    jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*example)
+    structure = jax.tree.structure(shape)
+
+    def call(closure, *args):
+        out = eval_jaxpr(jaxpr.jaxpr, closure, *jax.tree.leaves(args))
+        return jax.tree.unflatten(structure, out)
+
+    return call, jaxpr.consts
+
+
+def _split(tree):
+    """Inexact leaves, other leaves, and the function that makes a tree of both."""
+    leaves, structure = jax.tree.flatten(tree)
+    inexact = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
+    floats = [leaf for leaf, yes in zip(leaves, inexact, strict=True) if yes]
+    others = [leaf for leaf, yes in zip(leaves, inexact, strict=True) if not yes]
+
+    def join(floats, others):
+        floats, others = iter(floats), iter(others)
+        return jax.tree.unflatten(structure, [next(floats if yes else others) for yes in inexact])
+
+    return floats, others, join
+
+
+def _zeros(tree):
+    """float32 zeros for inexact leaves, None for others."""
+    floats, others, join = _split(tree)
+    return join([jnp.zeros(x.shape, jnp.float32) for x in floats], [None] * len(others))
+
+
+def _add(total: jax.Array, part: jax.Array) -> jax.Array:
+    return total + part.astype(total.dtype)
+
+
+def _take(tree, i, block: int, axis: int):
+    """Block i along `axis` of every leaf."""
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * block, block, axis), tree)
+
+
+def _at(tree, i):
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), tree)
+
+
+def _merge(blocks: jax.Array, axis: int) -> jax.Array:
+    """`blocks *B block ...`, blocks first, to one axis of all rows at `axis`."""
+    blocks = jnp.moveaxis(blocks, 0, axis)
+    return blocks.reshape(*blocks.shape[:axis], -1, *blocks.shape[axis + 2 :])
+
+
+def _per_head(sinks: jax.Array, rows: jax.Array) -> jax.Array:
+    """float32 sinks (`N`) beside rows (`*B N T`)."""
+    return sinks.astype(jnp.float32).reshape((1,) * (rows.ndim - 2) + (-1, 1))
+
+
+def _pad(x: jax.Array, block: int, axis: int, mode: str = "constant", **options) -> jax.Array:
+    extra = -x.shape[axis] % block
+    if not extra:
+        return x
+    return jnp.pad(x, [(0, extra if a == axis else 0) for a in range(x.ndim)], mode, **options)
+
+
+def _pad_coords(at: Coords, block: int, axis: int) -> Coords:
+    """Padding keeps the last token's position and features, which every scheme can bear."""
+    repeated = jax.tree.map(lambda a: _pad(a, block, axis, "edge"), at)
+    return repeated._replace(index=_pad(at.index, block, axis, constant_values=-1))
+
+
+__all__ = ["attend_blockwise"]

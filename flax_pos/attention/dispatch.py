@@ -1,0 +1,215 @@
+"""`attend`: one entry to all implementations, and the one rule that chooses among them."""
+
+import math
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flax_pos.attention.blockwise import attend_blockwise
+from flax_pos.attention.dense import attend_dense
+from flax_pos.attention.mask import Reach
+from flax_pos.scheme import Scheme
+from flax_pos.types import Coords, Params
+
+Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn"]
+
+DENSE_UP_TO = 512 * 512
+"""`auto` takes the dense form up to this many query-key pairs per head."""
+BLOCK = 128
+
+
+def attend(
+    scheme: Scheme,
+    params: Params,
+    q: Float[Array, "*B T N H"],
+    k: Float[Array, "*B S K H"],
+    v: Float[Array, "*B S K Hv"],
+    q_at: Coords,
+    k_at: Coords,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    chunk: int | None = None,
+    scale=None,
+    softcap=None,
+    sinks: jax.Array | None = None,
+    implementation: Implementation = "auto",
+    contiguous: bool = False,
+    block_q: int | None = None,
+    block_k: int | None = None,
+) -> Float[Array, "*B T N Hv"]:
+    """Attention with the bias and the scores of a position scheme.
+
+    weights = softmax(scores) over the keys that a query may see, where scores are
+    softcap(scale * q.k) + bias, or what `scheme.scores` makes of them. Softmax and all sums are
+    float32. A query that sees no key, such as padding, gets zeros.
+
+    Args:
+      scheme: the layer's scheme (`for_layer` already applied).
+      params: its parameters, shared and own merged.
+      q, k: as `prepare` returns them. v: values. N must be a multiple of K (grouped-query heads).
+      q_at, k_at: coords of queries and keys, leaves `*B T ...` and `*B S ...`; batch axes of
+        length 1 stand for all rows.
+      causal: a query sees keys with index <= its own; otherwise all.
+      window: sliding window: the query itself and window - 1 keys before it (without a causal
+        mask, as many after it too). None: what the scheme prescribes.
+      chunk: only keys with the same index // chunk. None: what the scheme prescribes.
+      scale: multiplies q.k. None: 1 / sqrt(H), H the width of a query.
+      softcap: c in c * tanh(logits / c), before bias. None: no cap.
+      sinks: `N`: one logit per head that takes part in the normaliser and has no value.
+      implementation: see below.
+      contiguous: the caller's word that index is 0, 1, 2, ... in queries and keys of every row,
+        without padding and without segments. Library kernels then need no T x S mask.
+      block_q, block_k: block sizes of the blockwise form. None: chosen here.
+
+    Implementations:
+      dense: the whole T x S matrix. Any scheme; derivatives of any order, forward and reverse.
+      blockwise: memory linear in T, blocks that cannot be seen are skipped. Any scheme; reverse
+        mode only.
+      xla, cudnn: `jax.nn.dot_product_attention`. For schemes that act on q and k alone, without
+        soft cap, sinks or a value width of its own; cudnn needs 16-bit inputs.
+      auto: cudnn on a GPU where it can serve and `contiguous` says that it needs no mask; else
+        dense up to 512 x 512 query-key pairs; else blockwise.
+
+    Raises:
+      ValueError: shapes that do not fit, a scheme that needs a causal mask and gets none, or an
+        implementation that cannot do the job; the message says why.
+      TypeError: q, k and v of different dtypes.
+    """
+    _check(scheme, q, k, v, q_at, k_at, sinks)
+    if scheme.causal_only and not causal:
+        raise ValueError(
+            f"scheme {scheme.name!r} has no meaning without a causal mask: causal=True"
+        )
+    reach = Reach(
+        causal,
+        _positive("window", scheme.window if window is None else window),
+        _positive("chunk", scheme.chunk if chunk is None else chunk),
+    )
+    if sinks is not None and not scheme.normalized:
+        raise ValueError(f"sinks join a softmax, and scheme {scheme.name!r} does without one")
+
+    if implementation == "auto":
+        kernel = jax.default_backend() == "gpu" and contiguous
+        if kernel and _refusal("cudnn", scheme, q, v, reach, softcap, sinks) is None:
+            implementation = "cudnn"
+        else:
+            small = q.shape[-3] * k.shape[-3] <= DENSE_UP_TO
+            implementation = "dense" if small else "blockwise"
+    elif implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation must be one of {get_args(Implementation)}, got {implementation!r}"
+        )
+
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    args = (scheme, params, q, k, v, q_at, k_at)
+    if implementation == "dense":
+        return attend_dense(*args, reach=reach, scale=scale, softcap=softcap, sinks=sinks)
+    if implementation == "blockwise":
+        return attend_blockwise(
+            *args,
+            reach=reach,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            block_q=_positive("block_q", block_q) or BLOCK,
+            block_k=_positive("block_k", block_k) or BLOCK,
+        )
+    refusal = _refusal(implementation, scheme, q, v, reach, softcap, sinks)
+    if refusal is not None:
+        raise ValueError(
+            f"implementation={implementation!r} cannot do this: {refusal}; "
+            "'dense', 'blockwise' and 'auto' can"
+        )
+    return _library(implementation, q, k, v, q_at, k_at, reach, scale, contiguous)
+
+
+def _refusal(implementation, scheme, q, v, reach, softcap, sinks) -> str | None:
+    """Why a library kernel cannot do the job; None if it can."""
+    for hook in ("bias", "scores"):
+        if hook in scheme.uses:
+            return f"scheme {scheme.name!r} has a {hook} hook, which runs between q.k and softmax"
+    if not scheme.normalized:
+        return f"scheme {scheme.name!r} does without softmax"
+    if softcap is not None:
+        return f"it has no soft cap (softcap={softcap})"
+    if sinks is not None:
+        return "it has no sinks"
+    if v.shape[-1] != q.shape[-1]:
+        return f"values are {v.shape[-1]} wide and keys {q.shape[-1]}; it wants one width"
+    if implementation == "cudnn":
+        if q.dtype not in (jnp.bfloat16, jnp.float16):
+            return f"it needs bfloat16 or float16, got {q.dtype}"
+        if q.shape[-1] % 8 or q.shape[-1] > 128:
+            return f"it needs a head width that is a multiple of 8 up to 128, got {q.shape[-1]}"
+        if reach.window is not None and not reach.causal:
+            return "its sliding window needs causal=True"
+    return None
+
+
+def _library(implementation, q, k, v, q_at, k_at, reach: Reach, scale, contiguous: bool):
+    """`jax.nn.dot_product_attention`, which knows one batch axis and no empty rows."""
+    *batch, t, heads, width = q.shape
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
+    options, seen = {}, None
+    if contiguous and reach.chunk is None:
+        options["is_causal"] = reach.causal
+        if reach.window is not None:
+            before = reach.window - 1
+            options["local_window_size"] = (before, 0 if reach.causal else before)
+    else:
+        mask = jnp.broadcast_to(reach.allowed(q_at, k_at), (*batch, 1, t, k.shape[-3])).reshape(
+            -1, 1, t, k.shape[-3]
+        )
+        options["mask"] = mask
+        seen = jnp.swapaxes(mask.any(-1), -1, -2)[..., None]
+    out = jax.nn.dot_product_attention(
+        q, k, v, scale=scale, implementation=implementation, **options
+    )
+    if seen is not None:
+        out = jnp.where(seen, out, jnp.zeros((), out.dtype))
+    return out.reshape(*batch, t, heads, width)
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value
+
+
+def _check(scheme, q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim < 3:
+            raise ValueError(f"{name} must be *B, tokens, heads, width; got shape {x.shape}")
+        if x.shape[:-3] != q.shape[:-3]:
+            raise ValueError(
+                f"{name} has batch axes {x.shape[:-3]} and q has {q.shape[:-3]}; they must agree"
+            )
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} is {x.dtype} and q is {q.dtype}; cast them to one dtype")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k is {k.shape[-1]} wide and q is {q.shape[-1]}; they must agree")
+    if v.shape[-3:-1] != k.shape[-3:-1]:
+        raise ValueError(
+            f"v has {v.shape[-3:-1]} (tokens, heads) and k has {k.shape[-3:-1]}; they must agree"
+        )
+    if q.shape[-2] % k.shape[-2]:
+        raise ValueError(
+            f"{q.shape[-2]} query heads cannot share {k.shape[-2]} key/value heads evenly"
+        )
+    for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
+        shape = at.index.shape
+        fits = len(shape) == x.ndim - 2 and shape[-1] == x.shape[-3]
+        if not fits or any(a not in (1, b) for a, b in zip(shape[:-1], x.shape, strict=False)):
+            raise ValueError(
+                f"{name}.index has shape {shape}, but {name[0]} has tokens {x.shape[:-2]}"
+            )
+    if sinks is not None and sinks.shape != q.shape[-2:-1]:
+        raise ValueError(
+            f"sinks must have one logit per query head, {q.shape[-2:-1]}; got {sinks.shape}"
+        )
+
+
+__all__ = ["Implementation", "attend"]
