@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flax_pos.functional.embedding import cap_logits
@@ -98,7 +99,7 @@ def linear_cross_entropy(
     )
     counts = counts if known is None else counts & known
 
-    wide = jnp.promote_types(h.dtype, jnp.float32)
+    wide = np.promote_types(h.dtype, np.float32)
     # In the wide dtype outside the loop, so that its gradient accumulates in it.
     head = table.astype(wide)
     product = "cd,vd->cv" if table_axes == "VD" else "cd,dv->cv"
