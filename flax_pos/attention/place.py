@@ -3,18 +3,21 @@
 Pure functions over plain parameter dicts; the NNX and Linen modules are thin shells around them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from flax_pos.attention.layer import prepare
+from flax_pos.attention.cache import KeyPlace, KVCache, place_keys
+from flax_pos.attention.dispatch import attend
+from flax_pos.attention.layer import attend_cached, prepare
 from flax_pos.functional.positions import (
     check_positions,
     positions_from_mask,
     positions_from_segments,
 )
-from flax_pos.scheme import LayerPlan, Scheme, merge
+from flax_pos.scheme import LayerPlan, Scheme, merge, plan_layers
 from flax_pos.types import Coords, Dims, Params
 
 
@@ -28,10 +31,47 @@ class LayerPositions(NamedTuple):
     """index, pos and segment of the tokens; no features."""
     features: dict[str, jax.Array]
     """The result of `scheme.features`, shared by all layers of that scheme."""
+    contiguous: bool = False
+    """Known to have neither padding nor segments."""
+    key_place: KeyPlace | None = None
+    """Where cached keys are at this length, for schemes that depend on it."""
 
-    def prepare(self, x, q, k, prev: Coords | None = None):
-        """`flax_pos.attention.prepare` for this layer: rotated q and k, and their coords."""
-        return prepare(self.scheme, self.params, x, q, k, self.at, self.features, prev)
+    def attend(
+        self,
+        x: jax.Array,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        cache: KVCache | None = None,
+        *,
+        causal: bool = True,
+        **options,
+    ) -> tuple[jax.Array, KVCache | None]:
+        """The layer's attention, with or without a cache.
+
+        Args:
+          x: the layer's input `*B T D`, after its norm.
+          q: `*B T N H`. k: `*B T K H`. v: `*B T K Hv`. All as projected, not yet rotated.
+          cache: this layer's keys and values of earlier tokens.
+          causal: must be True with a cache.
+          options: more options of `flax_pos.attend`.
+
+        Returns:
+          `*B T N Hv`, and the cache with these tokens in it (None without one).
+        """
+        tokens = (self.scheme, self.params, x, q, k)
+        if cache is None:
+            q, k, at = prepare(*tokens, self.at, self.features)
+            options = {"contiguous": self.contiguous, **options}
+            out = attend(self.scheme, self.params, q, k, v, at, at, causal=causal, **options)
+            return out, None
+        if not causal:
+            raise ValueError(
+                "causal=False has no meaning with a cache: what comes after is not there"
+            )
+        return attend_cached(
+            *tokens, v, self.at, self.features, cache, key_place=self.key_place, **options
+        )
 
 
 class Placement(NamedTuple):
@@ -40,21 +80,42 @@ class Placement(NamedTuple):
     plan: LayerPlan
     params: Params
     """As from `init_positions`."""
+    dims: Dims
+    """With the length of this forward."""
     at: tuple[Coords, ...]
-    """One for each of `plan.parts`."""
+    """One for each of `plan.parts`, as the next two."""
     features: tuple[dict[str, jax.Array], ...]
-    """One for each of `plan.parts`."""
+    key_places: tuple[KeyPlace | None, ...]
+    contiguous: bool
 
     def layer(self, layer: int) -> LayerPositions:
         """The view of one layer, by its number."""
         part, row = self.plan.part_of[layer], rank_in_part(self.plan, layer)
-        rows = jax.tree.map(lambda a: a[row], self.params[str(part)]["layers"])
-        return self.part(part, rows)
+        return self.part(part, jax.tree.map(lambda a: a[row], self.params[str(part)]["layers"]))
 
     def part(self, part: int, layer_params: Params) -> LayerPositions:
         """The view of a layer that uses `plan.parts[part]` with its own parameters given."""
-        params = merge(self.params[str(part)]["model"], layer_params)
-        return LayerPositions(self.plan.parts[part], params, self.at[part], self.features[part])
+        return LayerPositions(
+            self.plan.parts[part],
+            merge(self.params[str(part)]["model"], layer_params),
+            self.at[part],
+            self.features[part],
+            self.contiguous,
+            self.key_places[part],
+        )
+
+    def with_cache(self, caches: Sequence[KVCache], key: jax.Array | None = None) -> "Placement":
+        """For decoding: adds where cached keys are now, once for all layers of a scheme.
+
+        Args:
+          caches: for each of `plan.parts` the cache of any one layer that uses it.
+          key: what `place` was given.
+        """
+        places = [
+            place_keys(part, cache, at, self.dims, key=key) if part.depends_on_length else None
+            for part, cache, at in zip(self.plan.parts, caches, self.at, strict=True)
+        ]
+        return self._replace(key_places=tuple(places))
 
 
 # Parameters ------------------------------------------------------------------------------------
@@ -87,16 +148,24 @@ def rank_in_part(plan: LayerPlan, layer: int) -> int:
     return plan.part_of[:layer].count(plan.part_of[layer])
 
 
-def adopt_params(plan: LayerPlan, params: Params, wanted: LayerPlan, dims: Dims) -> Params:
-    """Parameters for the schemes of `wanted`, out of those made for the schemes of `plan`.
+def resolve(
+    own: Scheme, params: Params, dims: Dims, override: Scheme | None = None
+) -> tuple[LayerPlan, Params]:
+    """The schemes by layer and their parameters, of a model's own scheme or of another one.
 
-    A scheme without parameters takes none; any other needs layers whose parameters have the
-    very structure and shapes that it would create itself.
+    Args:
+      own: the scheme that the model was built with. params: as `init_positions` made them for it.
+      override: takes the place of `own`. A scheme without parameters takes none; any other needs
+        layers whose parameters have the very structure and shapes that it would create itself.
 
     Raises:
-      ValueError: a scheme needs parameters that are not there.
+      ValueError: `override` needs parameters that are not there.
     """
-    return {
+    plan = plan_layers(own, dims.layers)
+    if override is None or override is own:
+        return plan, params
+    wanted = plan_layers(override, dims.layers)
+    return wanted, {
         str(i): _adopt_part(plan, params, part, wanted.part_of, i, dims)
         for i, part in enumerate(wanted.parts)
     }
@@ -242,7 +311,9 @@ def place(
         x = part.embed(params[str(i)]["model"], x, pos)
         at.append(Coords(index, pos, {}, segment))
         features.append(part.features(pos, dims))
-    return x, Placement(plan, params, tuple(at), tuple(features))
+    contiguous = mask is None and segments is None and start is None
+    none = (None,) * len(plan.parts)
+    return x, Placement(plan, params, dims, tuple(at), tuple(features), none, contiguous)
 
 
 def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:
@@ -259,11 +330,11 @@ def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:
 __all__ = [
     "LayerPositions",
     "Placement",
-    "adopt_params",
     "check_per_token",
     "check_reach",
     "init_positions",
     "order",
     "place",
     "rank_in_part",
+    "resolve",
 ]

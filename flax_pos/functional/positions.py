@@ -31,7 +31,7 @@ def positions_from_mask(
     mask = jnp.asarray(mask)
     if not (mask.dtype == jnp.bool_ or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise TypeError(f"mask must be bool (True = token) or integers, got {mask.dtype}")
-    mask = mask != 0
+    mask = mask.astype(bool)
     count = jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - 1
     first = check_positions(start, "start")
     first = jnp.broadcast_to(first[..., None], mask.shape) if first.ndim else first

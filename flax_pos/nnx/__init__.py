@@ -5,6 +5,7 @@ from flax_pos.nnx.block import MLP, Block
 from flax_pos.nnx.causal_lm import CausalLM, restack
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.embed import Embed
+from flax_pos.nnx.generate import generate, stream
 from flax_pos.nnx.position import PositionEncoding
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "Embed",
     "ModelConfig",
     "PositionEncoding",
+    "generate",
     "restack",
+    "stream",
 ]

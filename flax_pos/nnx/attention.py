@@ -3,8 +3,7 @@
 from flax import nnx
 from jaxtyping import Array, Float
 
-from flax_pos.attention import attend
-from flax_pos.attention.cache import KVCache, append, last
+from flax_pos.attention.cache import KVCache
 from flax_pos.attention.place import LayerPositions
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.layers import linear, rms_norm
@@ -57,14 +56,7 @@ class Attention(nnx.Module):
         q, k, v = (p(x).reshape(*x.shape[:-1], -1, self.head_dim) for p in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k, at = here.prepare(x, q, k, None if cache is None else last(cache))
-        keys_at = at
-        if cache is not None:
-            cache = append(cache, k, v, at)
-            k, v, keys_at = cache.k, cache.v, cache.at
-        out = attend(
-            here.scheme, here.params, q, k, v, at, keys_at, causal=causal, **dict(self.options)
-        )
+        out, cache = here.attend(x, q, k, v, cache, causal=causal, **dict(self.options))
         return self.out(out.reshape(*x.shape[:-1], -1)), cache
 
 

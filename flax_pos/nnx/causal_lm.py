@@ -9,12 +9,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flax_pos.attention.cache import KVCache, init_cache
 from flax_pos.attention.place import Placement, check_per_token, rank_in_part
+from flax_pos.functional.embedding import head_table
 from flax_pos.nnx.block import Block
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.embed import Embed
 from flax_pos.nnx.layers import norm
 from flax_pos.nnx.position import PositionEncoding
-from flax_pos.scheme import Scheme, plan_layers
+from flax_pos.scheme import LayerPlan, Scheme, plan_layers
 
 Cache = tuple[KVCache, ...]
 """With `scan_layers`, one stacked cache for each layer of the scheme's period; otherwise one for
@@ -114,6 +115,7 @@ class CausalLM(nnx.Module):
         mask: Bool[Array, "*B T"] | None = None,
         segments: Int[Array, "*B T"] | None = None,
         cache: Cache | None = None,
+        key: jax.Array | None = None,
         scheme: Scheme | None = None,
         **where,
     ) -> tuple[Float[Array, "*B T D"], Cache | None]:
@@ -123,14 +125,16 @@ class CausalLM(nnx.Module):
         """
         for name, given in (("mask", mask), ("segments", segments)):
             check_per_token(name, given, ids.shape)
-            ids = ids if given is None else jnp.where(given != 0, ids, 0)
+            ids = ids if given is None else jnp.where(given.astype(bool), ids, 0)
         start = None
         if cache is not None:
             start = cache[0].length[0] if self.config.scan_layers else cache[0].length
         x = self.embed(ids)
         x, placement = self.position(
-            x, scheme=scheme, mask=mask, segments=segments, start=start, ids=ids, **where
+            x, scheme=scheme, mask=mask, segments=segments, start=start, key=key, ids=ids, **where
         )
+        if cache is not None:
+            placement = placement.with_cache(self._cache_of_parts(placement.plan, cache), key)
         run = self._scan if self.config.scan_layers else self._unroll
         x, cache = run(x, placement, cache)
         return self.norm(x), cache
@@ -138,6 +142,11 @@ class CausalLM(nnx.Module):
     def logits(self, h: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """float32 logits of what `hidden` gives."""
         return self.embed.attend(h, softcap=self.config.logit_softcap)
+
+    def head_table(self) -> Float[Array, "V D"]:
+        """The head with one row per token (the embedding where tied), as
+        `flax_pos.functional.loss.linear_cross_entropy` takes it."""
+        return head_table(self.embed.params())
 
     def init_cache(self, batch: int, size: int, *, scheme: Scheme | None = None) -> Cache:
         """An empty cache for `batch` rows of at most `size` tokens.
@@ -178,6 +187,10 @@ class CausalLM(nnx.Module):
         if self.config.remat:
             step = jax.checkpoint(step, prevent_cse=False)
         return jax.lax.scan(step, x, xs)
+
+    def _cache_of_parts(self, plan: LayerPlan, cache: Cache) -> list[KVCache]:
+        firsts = [cache[plan.part_of.index(part)] for part in range(len(plan.parts))]
+        return [_row(first, 0) for first in firsts] if self.config.scan_layers else firsts
 
     def _unroll(self, x, placement: Placement, cache: Cache | None):
         out = []

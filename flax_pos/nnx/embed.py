@@ -51,7 +51,7 @@ class Embed(nnx.Module):
         self.head = nnx.data(None if tied else named(params["head"], "embed", "vocab"))
         self.scale = scale
         self.dtype = dtype
-        self.out_of_range = out_of_range
+        self.out_of_range: OutOfRange = out_of_range
 
     def params(self) -> dict[str, jax.Array]:
         """What the pure functions take: `{"embedding": V x D[, "head": D x V]}`."""

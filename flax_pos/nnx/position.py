@@ -3,10 +3,10 @@
 import jax
 from flax import nnx
 
-from flax_pos.attention.place import Placement, adopt_params, init_positions, place
+from flax_pos.attention.place import Placement, init_positions, place, resolve
 from flax_pos.nnx.params import arrays
-from flax_pos.scheme import LayerPlan, Scheme, plan_layers
-from flax_pos.types import Dims, Params
+from flax_pos.scheme import Scheme, plan_layers
+from flax_pos.types import Dims
 
 
 class PositionEncoding(nnx.Module):
@@ -16,9 +16,7 @@ class PositionEncoding(nnx.Module):
 
         x, placement = self.position(x, mask=mask)
         for number, layer in enumerate(self.layers):
-            here = placement.layer(number)
-            q, k, at = here.prepare(h, q, k)
-            out = attend(here.scheme, here.params, q, k, v, at, at)
+            out, _ = placement.layer(number).attend(h, q, k, v)
 
     Args:
       scheme: any scheme, also one that differs by layer.
@@ -30,18 +28,6 @@ class PositionEncoding(nnx.Module):
         self.dims = dims
         params = init_positions(plan_layers(scheme, dims.layers), rngs.params(), dims)
         self.params = nnx.data(jax.tree.map(nnx.Param, params))
-
-    def resolve(self, scheme: Scheme | None = None) -> tuple[LayerPlan, Params]:
-        """The schemes by layer and their parameters, of the own scheme or of another one.
-
-        Raises:
-          ValueError: `scheme` needs parameters that this module does not have.
-        """
-        plan, params = plan_layers(self.scheme, self.dims.layers), arrays(self.params)
-        if scheme is None or scheme is self.scheme:
-            return plan, params
-        wanted = plan_layers(scheme, self.dims.layers)
-        return wanted, adopt_params(plan, params, wanted, self.dims)
 
     def __call__(
         self, x: jax.Array, *, scheme: Scheme | None = None, **where
@@ -57,7 +43,7 @@ class PositionEncoding(nnx.Module):
         Returns:
           x with positions added, and the placement whose `layer(number)` each layer reads.
         """
-        plan, params = self.resolve(scheme)
+        plan, params = resolve(self.scheme, arrays(self.params), self.dims, scheme)
         return place(plan, params, self.dims, x, **where)
 
 

@@ -1,0 +1,79 @@
+"""Flax Linen twins of the position modules: the same pure functions, so the same numbers.
+
+Parameters are plain dicts under `params`, of the shapes that the NNX modules hold.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from flax_pos.attention.place import Placement, init_positions, place, resolve
+from flax_pos.functional.embedding import embed, unembed
+from flax_pos.functional.lookup import OutOfRange
+from flax_pos.scheme import Scheme, plan_layers
+from flax_pos.types import Dims
+
+
+class Embed(nn.Module):
+    """Token ids to vectors, and back to logits with `attend`; see `flax_pos.nnx.Embed`.
+
+    >>> layer = Embed(vocab_size=5, width=3)
+    >>> variables = layer.init(jax.random.key(0), jnp.array([[1, 4]]))
+    >>> variables["params"]["embedding"].shape
+    (5, 3)
+    """
+
+    vocab_size: int
+    width: int
+    tied: bool = True
+    scale: float | None = None
+    stddev: float = 0.02
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    out_of_range: OutOfRange = "nan"
+
+    def setup(self):
+        init, dtype = nn.initializers.normal(self.stddev), self.param_dtype
+        self.embedding = self.param("embedding", init, (self.vocab_size, self.width), dtype)
+        if not self.tied:
+            self.head = self.param("head", init, (self.width, self.vocab_size), dtype)
+
+    def _params(self) -> dict[str, jax.Array]:
+        return {"embedding": self.embedding, **({} if self.tied else {"head": self.head})}
+
+    def __call__(self, ids: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
+        """Vectors of `ids` in `dtype`."""
+        options = {"scale": self.scale, "dtype": self.dtype, "out_of_range": self.out_of_range}
+        return embed(self._params(), ids, **options)
+
+    def attend(
+        self, h: Float[Array, "*B T D"], *, softcap: float | None = None
+    ) -> Float[Array, "*B T V"]:
+        """float32 logits of hidden vectors `h`."""
+        return unembed(self._params(), h, softcap=softcap)
+
+
+class PositionEncoding(nn.Module):
+    """A scheme and its parameters for all layers of a model; see `flax_pos.nnx.PositionEncoding`.
+
+    The parameters are one dict, `params/position`.
+    """
+
+    scheme: Scheme
+    dims: Dims
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "*B T D"], *, scheme: Scheme | None = None, **where
+    ) -> tuple[Float[Array, "*B T D"], Placement]:
+        """x with positions added, and the placement whose `layer(number)` each layer reads."""
+        own = plan_layers(self.scheme, self.dims.layers)
+        params = self.param("position", lambda key: init_positions(own, key, self.dims))
+        plan, params = resolve(self.scheme, params, self.dims, scheme)
+        return place(plan, params, self.dims, x, **where)
+
+
+__all__ = ["Embed", "PositionEncoding"]
