@@ -1,0 +1,79 @@
+"""AdamW with warm-up and cosine, the learning rate a traced number, and one step counter."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW; the learning rate warms up linearly and falls along a cosine."""
+
+    learning_rate: float = 3e-3
+    """Peak."""
+    warmup: float = 0.1
+    """Share of the steps that warm up, at most `warmup_max` of them."""
+    warmup_max: int = 200
+    final: float = 0.05
+    """Learning rate at the last step, as a share of the peak."""
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    """Decoupled, times the learning rate; on the matrices of attention, MLP and untied head only.
+    Never on embedding tables (tied or not: a rare token's row would shrink without ever having a
+    gradient), norm scales, biases, or parameters of a position scheme."""
+    clip: float = 1.0
+    """Largest global norm of a gradient; 0: not clipped."""
+
+    def __post_init__(self):
+        for name in ("learning_rate", "eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0")
+        for name in ("warmup", "final", "b1", "b2"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in 0 .. 1")
+        for name in ("weight_decay", "clip", "warmup_max"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+
+
+def schedule(config: OptimizerConfig, step: jax.Array, steps: int) -> jax.Array:
+    """Share of the peak learning rate used by the update number `step` (counted from 0).
+
+    A function of the step alone, so that a resumed run continues where it stopped.
+    """
+    warmup = min(int(config.warmup * steps), config.warmup_max)
+    step = jnp.asarray(step, jnp.float32)
+    rise = (step + 1) / max(warmup, 1)
+    progress = jnp.clip((step - warmup) / max(steps - 1 - warmup, 1), 0, 1)
+    fall = config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+    return jnp.where(step < warmup, rise, fall)
+
+
+DECAYED = ("attention", "mlp", "head")
+"""Parameters with one of these in their path decay, if they are matrices."""
+
+
+def decay_mask(params: Any) -> Any:
+    """Which parameters weight decay applies to: a tree of booleans like `params`."""
+
+    def decays(path, leaf) -> bool:
+        names = [str(getattr(p, "key", getattr(p, "name", p))) for p in path]
+        return any(n in DECAYED for n in names) and names[-1] == "kernel" and leaf.ndim > 1
+
+    return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Everything but the learning rate: updates are to be scaled by -rate * schedule(step)."""
+    clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
+    decay = (
+        optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+        if config.weight_decay
+        else optax.identity()
+    )
+    return optax.chain(clip, optax.scale_by_adam(config.b1, config.b2, config.eps), decay)

@@ -1,0 +1,102 @@
+"""What a person sees while a run goes on."""
+
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+)
+from rich.text import Text
+
+QUIET_SECONDS = 10.0
+"""Least time between lines where there is no terminal to draw a bar on."""
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(7.4), duration(245)
+    ('7 s', '4 min 05 s')
+    """
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def rate(tokens_per_second: float) -> str:
+    """
+    >>> rate(845.2), rate(84512.3), rate(2.5e6)
+    ('845', '85k', '2.5M')
+    """
+    if tokens_per_second < 1000:
+        return f"{tokens_per_second:.0f}"
+    if tokens_per_second < 1e6:
+        return f"{tokens_per_second / 1e3:.0f}k"
+    return f"{tokens_per_second / 1e6:.1f}M"
+
+
+class _Remaining(ProgressColumn):
+    """Time left for the whole run, from the time its updates took so far."""
+
+    def render(self, task: Task) -> Text:
+        left = task.fields.get("left")
+        return Text("" if left is None else f"{duration(left)} left", style="cyan")
+
+
+class RunProgress:
+    """A live bar over all updates of a run; plain lines where the output is no terminal."""
+
+    def __init__(self, console: Console, total: int, done: int = 0):
+        self.console = console
+        self.total = total
+        self.done = done
+        self._trained_seconds = 0.0
+        self._trained_steps = 0
+        self._last_line = 0.0
+        self._label = ""
+        self._bar = Progress(
+            TextColumn("[bold]{task.description:<12}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            _Remaining(),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total, completed=done, state="", left=None)
+
+    def __enter__(self) -> "RunProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._bar.stop()
+
+    def phase(self, label: str, state: str) -> None:
+        """Something without updates: compiling, scoring."""
+        self._label = label
+        self._bar.update(self._task, description=label, state=state)
+
+    def trained(self, steps: int, seconds: float, loss: float, tokens: int) -> None:
+        """`steps` updates of the current scheme took `seconds` for `tokens` tokens."""
+        self.done += steps
+        self._trained_steps += steps
+        self._trained_seconds += seconds
+        left = (self.total - self.done) * self._trained_seconds / self._trained_steps
+        state = f"loss {loss:.3f}  {rate(tokens / seconds)} tokens/s"
+        self._bar.update(self._task, completed=self.done, state=state, left=left)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._last_line >= QUIET_SECONDS:
+            self._last_line = now
+            self.line(
+                f"{self._label}: {self.done}/{self.total} updates  {state}  {duration(left)} left"
+            )
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

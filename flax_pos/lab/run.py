@@ -1,0 +1,357 @@
+"""A run from its config to its report: validated first, resumable at any moment."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from flax_pos.lab import tomlio
+from flax_pos.lab.checkpoint import Checkpoints
+from flax_pos.lab.config import Config
+from flax_pos.lab.environment import cpu_cores, describe
+from flax_pos.lab.errors import UserError, suggest
+from flax_pos.lab.members import Entry, make_entries, make_members
+from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
+from flax_pos.lab.program import Model, Program, State, blank_state
+from flax_pos.lab.progress import RunProgress, duration
+from flax_pos.lab.records import Records, write_atomic
+from flax_pos.lab.results import CONFIG, ENVIRONMENT, METRICS, read_run
+from flax_pos.lab.tasks import Evaluation, Loaded
+from flax_pos.nnx import CausalLM, ModelConfig
+from flax_pos.scheme import to_dict
+
+
+class Interrupted(Exception):
+    """The user stopped the run; what is needed to go on is on the disk."""
+
+
+class Plan(NamedTuple):
+    """A config whose parts have been read and found to fit each other."""
+
+    config: Config
+    entries: tuple[Entry, ...]
+    loaded: Loaded
+    model: ModelConfig
+    evaluation: Evaluation
+
+
+def make_plan(config: Config) -> Plan:
+    """Reads the data and checks everything that can be checked without computing.
+
+    Sets JAX up for CPU, so it comes before anything is computed.
+
+    Raises:
+      UserError: what is wrong, in one line.
+    """
+    entries = make_entries(config)
+    prepare_cpu(max(len(e.points) for e in entries) * config.train.seeds, cpu_cores())
+    loaded = config.task.load()
+    model = config.model.resolve(config.task, loaded.vocab_size)
+    plan = Plan(config, entries, loaded, model, config.task.evaluation(loaded))
+    for entry in entries:
+        try:
+            jax.eval_shape(lambda entry=entry: _try_out(plan, entry))
+        except ValueError as error:
+            raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
+    return plan
+
+
+def _try_out(plan: Plan, entry: Entry) -> jax.Array:
+    """One forward of one model; only ever traced."""
+    model = Model(plan.model, entry.scheme)
+    ids = np.zeros((1, plan.config.task.train_length), np.int32)
+    return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
+
+
+def start(config: Config, folder: Path | None, console: Console) -> Path:
+    """Runs a config in a new run folder (None: one under `runs/`), which it returns."""
+    plan = make_plan(config)
+    if folder is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        digest = hashlib.sha256(tomlio.dumps(config).encode()).hexdigest()[:6]
+        folder = Path("runs") / f"{stamp}-{config.name}-{digest}"
+    if (folder / CONFIG).exists():
+        raise UserError(
+            f"{str(folder)!r} holds a run already; go on with --resume {folder}, or take another"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / CONFIG, tomlio.dumps(config))
+    return _execute(plan, folder, console)
+
+
+def resume(folder: Path, console: Console) -> Path:
+    """Goes on with a run that was stopped. Nothing that is finished is done again."""
+    plan = make_plan(read_run(folder).config)
+    return _execute(plan, folder, console)
+
+
+def _execute(plan: Plan, folder: Path, console: Console) -> Path:
+    from flax_pos.lab.report import write_outputs
+
+    records = Records(folder / METRICS)
+    environment = describe()
+    write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+    events = records.read()
+    if not any(e["event"] == "data" for e in events):
+        records.append("data", about=plan.loaded.about)
+    about = next((e["about"] for e in events if e["event"] == "data"), plan.loaded.about)
+    if about.get("sha256") != plan.loaded.about.get("sha256"):
+        raise UserError(f"the data of run {str(folder)!r} has changed since it began")
+    finished = {e["scheme"] for e in events if e["event"] == "result"}
+
+    train = plan.config.train
+    members = sum(len(e.points) for e in plan.entries) * train.seeds
+    console.print(
+        f"{len(plan.entries)} schemes × {train.seeds} seeds, {train.steps} updates each, "
+        f"{members} models on {len(jax.devices())} {environment['device_kind']} device(s)\n"
+        f"task {plan.config.task.name}: {about['source']}\nrun folder: {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    began = time.monotonic()
+    total = train.steps * len(plan.entries)
+    with _StopSignal() as stop, RunProgress(console, total) as progress:
+        inner = train.placement
+        for entry in plan.entries:
+            if entry.label in finished:
+                progress.done += train.steps
+                continue
+            scheme_run = _SchemeRun(plan, entry, folder, records, progress, stop)
+            inner = scheme_run.run(inner)
+    write_outputs(read_run(folder), console)
+    console.print(
+        f"done in {duration(time.monotonic() - began)}; report: {folder / 'report.html'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return folder
+
+
+class _SchemeRun:
+    """Training and scoring of one scheme, from wherever an earlier try left it."""
+
+    def __init__(self, plan: Plan, entry: Entry, folder: Path, records, progress, stop):
+        self.plan = plan
+        self.entry = entry
+        self.records = records
+        self.progress = progress
+        self.stop = stop
+        self.checkpoints = Checkpoints(folder / "checkpoints" / entry.slug)
+        self.members = make_members(plan.config, entry)
+
+    def program(self, placement: Placement) -> Program:
+        train = self.plan.config.train
+        return Program(
+            model=Model(self.plan.model, self.entry.scheme),
+            task=self.plan.config.task,
+            loaded=self.plan.loaded,
+            members=self.members,
+            placement=placement,
+            optimizer=self.plan.config.optimizer,
+            steps=train.steps,
+            batch_size=train.batch_size,
+            log_every=train.log_every,
+            skip_nonfinite=train.skip_nonfinite,
+        )
+
+    def run(self, inner) -> str:
+        """Everything up to the `result` event; returns the placement used."""
+        entry, config = self.entry, self.plan.config
+        if inner == "measure":
+            self.progress.phase(entry.label, "measuring placements")
+            inner = measure(self.program, len(self.members["init_seed"]))
+        program = self.program(place(len(self.members["init_seed"]), inner))
+        state, step = self._restore(program)
+
+        self.progress.phase(entry.label, "compiling")
+        clock = time.monotonic()
+        program.compile(state)
+        compile_seconds = time.monotonic() - clock
+        self.records.append(
+            "start", scheme=entry.label, step=step, compile_seconds=compile_seconds
+        )
+        self.progress.done += step
+        state, step = self._train(program, state, step)
+
+        self.progress.phase(entry.label, "scoring")
+        clock = time.monotonic()
+        nll, correct, defined = program.score(state.params, self.plan.evaluation)
+        score_seconds = time.monotonic() - clock
+        measures = [
+            config.task.measure(self.plan.evaluation, nll[m], correct[m], defined)
+            for m in range(len(nll))
+        ]
+        final = program.take(state)
+        self.records.append(
+            "result",
+            scheme=entry.label,
+            settings=to_dict(entry.scheme),
+            uses=sorted(entry.scheme.uses),
+            **_count_parameters(final.params),
+            rows=_rows(config, entry, final, measures),
+            placement=program.placement.inner,
+            devices=program.placement.mesh.size,
+            compile_seconds=compile_seconds,
+            score_seconds=score_seconds,
+            **self._throughput(compile_seconds + score_seconds),
+        )
+        return inner
+
+    def _restore(self, program: Program) -> tuple[State, int]:
+        for leftover in self.checkpoints.incomplete():
+            self.progress.line(f"{leftover} is not a complete checkpoint; it is not read")
+        steps = self.checkpoints.steps()
+        if not steps:
+            return program.init(), 0
+        like = blank_state(program.model, program.optimizer, len(self.members["init_seed"]))
+        return program.put(self.checkpoints.restore(steps[-1], like)), steps[-1]
+
+    def _train(self, program: Program, state: State, step: int) -> tuple[State, int]:
+        train, task = self.plan.config.train, self.plan.config.task
+        models = len(self.members["init_seed"])
+        saved = step
+        while step < train.steps:
+            count = min(train.log_every, train.steps - step)
+            clock = time.monotonic()
+            state, log = program.advance(state, count)
+            seconds = time.monotonic() - clock
+            step += count
+            self.records.append(
+                "train",
+                scheme=self.entry.label,
+                step=step,
+                loss=log.loss.mean(axis=1),
+                gradient_norm=log.gradient_norm.mean(axis=1),
+                learning_rate=log.learning_rate[:, -1],
+                seconds=seconds,
+            )
+            tokens = count * models * train.batch_size * task.train_length
+            self.progress.trained(count, seconds, float(log.loss.mean()), tokens)
+            due = step - saved >= train.checkpoint_every or step == train.steps
+            if due or self.stop.asked:
+                self.checkpoints.save(step, program.take(state))
+                saved = step
+            if self.stop.asked:
+                raise Interrupted
+        return state, step
+
+    def _throughput(self, other_seconds: float) -> dict[str, float]:
+        """From the log, so that it covers what ran before a resume."""
+        train, task = self.plan.config.train, self.plan.config.task
+        events = [
+            e for e in self.records.read()
+            if e["event"] == "train" and e["scheme"] == self.entry.label
+        ]
+        seconds = sum(e["seconds"] for e in events)
+        models = len(self.members["init_seed"])
+        tokens = train.steps * models * train.batch_size * task.train_length
+        return {
+            "tokens_per_second": tokens / seconds,
+            "train_seconds": seconds,
+            "total_seconds": seconds + other_seconds,
+        }
+
+
+def _count_parameters(params: dict[str, Any]) -> dict[str, int]:
+    """Of one model; the first axis counts models."""
+    sizes = {name: int(np.prod(a.shape[1:])) for name, a in params.items()}
+    return {
+        "parameters": sum(sizes.values()),
+        "positional_parameters": sum(
+            n for name, n in sizes.items() if name.startswith("position.")
+        ),
+    }
+
+
+def _rows(config: Config, entry: Entry, state: State, measures) -> list[dict[str, Any]]:
+    seeds = config.train.seeds
+    rows = []
+    for i, (label, point) in enumerate(zip(entry.rows, entry.points, strict=True)):
+        own = measures[i * seeds : (i + 1) * seeds]
+        rows.append(
+            {
+                "row": label,
+                "point": point,
+                "seeds": list(range(config.train.first_seed, config.train.first_seed + seeds)),
+                "scalars": {k: [m.scalars[k] for m in own] for k in own[0].scalars},
+                "curves": {
+                    k: {"x": x, "y": [m.curves[k][1] for m in own]}
+                    for k, (x, _) in own[0].curves.items()
+                },
+                "reach": [m.reach._asdict() for m in own],
+                "skipped": state.skipped[i * seeds : (i + 1) * seeds],
+            }
+        )
+    return rows
+
+
+def load_model(folder: Path, label: str, seed: int | None = None) -> tuple[CausalLM, Loaded]:
+    """A trained model of a run, and its task's data with the tokenizer.
+
+    Args:
+      folder: the run folder.
+      label: a scheme as the run's table names it, with the point of a sweep if there was one.
+      seed: one of the run's seeds; None means the first.
+
+    Raises:
+      UserError: no such run, scheme or seed, or no complete checkpoint yet.
+    """
+    run = read_run(folder)
+    entries = make_entries(run.config)
+    found = [(e, i) for e in entries for i, row in enumerate(e.rows) if row == label]
+    if not found:
+        raise UserError(
+            f"no {label!r} in this run{suggest(label, [r for e in entries for r in e.rows])}"
+        )
+    entry, point = found[0]
+    train = run.config.train
+    seed = train.first_seed if seed is None else seed
+    if not train.first_seed <= seed < train.first_seed + train.seeds:
+        last = train.first_seed + train.seeds - 1
+        raise UserError(f"no seed {seed} in this run; it has {train.first_seed} .. {last}")
+    loaded = run.config.task.load()
+    config = run.config.model.resolve(run.config.task, loaded.vocab_size)
+    settings = {k: v for k, v in entry.points[point].items() if k != "learning_rate"}
+    model = Model(config, dataclasses.replace(entry.scheme, **settings))
+    checkpoints = Checkpoints(folder / "checkpoints" / entry.slug)
+    if not checkpoints.steps():
+        raise UserError(f"{label!r} has no complete checkpoint yet")
+    like = blank_state(model, run.config.optimizer, len(entry.points) * train.seeds)
+    params = checkpoints.restore(checkpoints.steps()[-1], like).params
+    row = point * train.seeds + seed - train.first_seed
+    return model.with_params({name: jax.numpy.asarray(a[row]) for name, a in params.items()}), loaded
+
+
+class _StopSignal:
+    """Turns the first Ctrl-C (or a polite kill) into a request; the second stops at once."""
+
+    def __init__(self):
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def _ask(self, number, frame) -> None:
+        self.asked = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __enter__(self) -> "_StopSignal":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._ask)
+            except ValueError:  # not in the main thread: whoever called us handles signals
+                break
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._restore()

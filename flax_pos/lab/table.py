@@ -1,0 +1,181 @@
+"""The final table, made once: for the terminal, Markdown and the report."""
+
+from itertools import groupby
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from flax_pos.lab.progress import rate
+from flax_pos.lab.results import TAIL, Row, Run
+from flax_pos.lab.statistics import ENOUGH, Summary
+from flax_pos.lab.tasks import Column, Reach
+
+UNDEFINED = "undefined"
+TRAINING, REACH, COST = "training", "reach", "cost"
+
+
+class Cell(NamedTuple):
+    """A value and, in small print, how sure it is."""
+
+    text: str
+    small: str = ""
+    best: bool = False
+    """Best mean of its column."""
+
+
+class Header(NamedTuple):
+    group: str
+    title: str
+    help: str
+
+
+class Table(NamedTuple):
+    """The first column names the row."""
+
+    headers: tuple[Header, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """Headings with the columns under them, without the first column."""
+        numbered = list(enumerate(self.headers))[1:]
+        return [
+            (group, [i for i, _ in columns])
+            for group, columns in groupby(numbered, key=lambda item: item[1].group)
+        ]
+
+
+def make_table(run: Run) -> Table:
+    """The table of a run's finished schemes."""
+    task = run.config.task
+    training = Column(
+        key="train loss",
+        group=TRAINING,
+        title="loss",
+        help=f"Training loss in nats, mean over the last {TAIL:.0%} of the updates",
+    )
+    measured = [(training, [r.train_loss for r in run.rows])]
+    measured += [(c, [r.summary(c) for r in run.rows]) for c in task.columns]
+    reach_help = (
+        f"How far past the training length ({task.reach_at_training} {task.unit}) the scheme "
+        "carries: the largest tested length up to which it holds, median over seeds; ≥ where it "
+        "held at the largest one tried"
+    )
+    headers = [
+        Header("", "scheme", "Position scheme, with the settings that differ from its defaults"),
+        *(Header(c.group, c.title, c.help) for c, _ in measured),
+        Header(REACH, "reach", reach_help),
+        Header(COST, "parameters", "All parameters of one model"),
+        Header(COST, "positional", "Those of the position scheme"),
+        Header(COST, "tokens/s", "Training throughput of all models of the scheme together"),
+        Header(COST, "compile s", "Seconds to compile the training program"),
+    ]
+    columns = [_summaries(c, found) for c, found in measured]
+    rows = []
+    for i, row in enumerate(run.rows):
+        result = row.result
+        rows.append(
+            (
+                Cell(row.label),
+                *(column[i] for column in columns),
+                reach_cell(row, row.reach, task.reach_at_training, task.unit),
+                Cell(f"{result['parameters']:,}"),
+                Cell(f"{result['positional_parameters']:,}"),
+                Cell(rate(result["tokens_per_second"])),
+                Cell(f"{result['compile_seconds']:.1f}"),
+            )
+        )
+    return Table(tuple(headers), tuple(rows), tuple(_notes(run, measured)))
+
+
+def _summaries(column: Column, found: list[Summary | None]) -> list[Cell]:
+    means = [s.mean for s in found if s is not None]
+    best = None
+    if len(means) > 1 and min(means) < max(means):
+        best = min(means) if column.better == "low" else max(means)
+    return [_summary(column, summary, best) for summary in found]
+
+
+def _summary(column: Column, summary: Summary | None, best: float | None) -> Cell:
+    if summary is None:
+        return Cell(UNDEFINED)
+    small = ""
+    if summary.low is not None and summary.high is not None:
+        if summary.method == "t95":
+            small = f"±{(summary.high - summary.low) / 2:.{column.digits}f}"
+        else:
+            small = f"{summary.low:.2f}–{summary.high:.2f}"
+    return Cell(f"{summary.mean:.{column.digits}f}", small, best=summary.mean == best)
+
+
+def reach_cell(row: Row, reach: Reach, trained: int, unit: str) -> Cell:
+    """Reach in training lengths, and in the task's unit."""
+    if reach.length == 0:
+        return Cell("not fitted")
+    times = f"{'≥ ' if reach.open else ''}{reach.length / trained:.3g}×"
+    return Cell(times, f"{reach.length} {unit}")
+
+
+def _notes(run: Run, measured: list[tuple[Column, list[Summary | None]]]):
+    seeds = run.config.train.seeds
+    if seeds < ENOUGH:
+        yield f"{seeds} seed{'s' if seeds > 1 else ''}: too few for an interval"
+    else:
+        ranges = any(c.spread == "range" for c, _ in measured)
+        yield (
+            f"{seeds} seeds; ± is the 95 % interval of the mean over them (Student's t)"
+            + ("; a–b is the smallest and the largest of them" if ranges else "")
+        )
+    if any(s is None for _, found in measured for s in found):
+        yield "undefined: longer than the scheme has positions for"
+    for row in run.rows:
+        if skipped := sum(row.part["skipped"]):
+            yield f"{row.label}: {skipped} updates with a gradient that was not finite"
+    missing = [s for s in run.config.schemes if s not in run.finished]
+    if missing:
+        yield f"not finished: {', '.join(missing)}"
+
+
+def print_table(table: Table, console: Console) -> None:
+    """The table in the terminal, cut into pieces that fit a narrow one."""
+    pieces: dict[str, list[int]] = {}
+    for group, columns in table.groups:
+        before_task = list(pieces) == [TRAINING]
+        at = TRAINING if before_task else list(pieces)[-1] if group == REACH else group
+        pieces.setdefault(at, []).extend(columns)
+        if before_task:
+            pieces[group] = pieces.pop(TRAINING)
+    for columns in pieces.values():
+        out = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        out.add_column("scheme", no_wrap=True)
+        for i in columns:
+            header = table.headers[i]
+            group = header.group if header.group not in (REACH, COST) else ""
+            out.add_column(f"{group}\n{header.title}" if group else header.title, justify="right")
+        for row in table.rows:
+            out.add_row(row[0].text, *(_styled(row[i], table.headers[i]) for i in columns))
+        console.print(out)
+    for note in table.notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def _styled(cell: Cell, header: Header) -> str:
+    text = f"[bold green]{cell.text}[/]" if cell.best else cell.text
+    return f"{text}\n[dim]{cell.small}[/]" if cell.small and header.group != REACH else text
+
+
+def to_markdown(table: Table) -> str:
+    """The table in Markdown."""
+    titles = [
+        h.title if h.group in ("", REACH, COST) else f"{h.group}: {h.title}" for h in table.headers
+    ]
+    lines = [
+        "| " + " | ".join(titles) + " |",
+        "| --- |" + " ---: |" * (len(titles) - 1),
+    ]
+    for row in table.rows:
+        lines.append("| " + " | ".join(f"{c.text} {c.small}".strip() for c in row) + " |")
+    return "\n".join([*lines, "", *(f"{note}.  " for note in table.notes), ""])
