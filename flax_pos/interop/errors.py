@@ -1,0 +1,26 @@
+"""What goes wrong with foreign files, and with packages that are not installed."""
+
+import importlib
+from types import ModuleType
+
+
+class CheckpointError(ValueError):
+    """A file that cannot be read as what it claims to be, or that asks for something unknown."""
+
+
+def require(package: str, purpose: str) -> ModuleType:
+    """An optional dependency.
+
+    Raises:
+      ImportError: it is not installed; the message says what would install it.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"{purpose} needs the package {package.split('.')[0]!r}: "
+            "pip install 'flax-pos[weights]'"
+        ) from error
+
+
+__all__ = ["CheckpointError", "require"]
