@@ -41,13 +41,11 @@ class ModelSettings(ModelConfig):
                 f"vocabulary too small: model.vocab_size={self.vocab_size}, but the data of task "
                 f"{task.name!r} needs {needed}; raise it, or leave it at 0 to have it follow"
             )
-        sizes = {
-            "vocab_size": self.vocab_size or needed,
-            "max_len": self.max_len or task.train_length,
-        }
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["vocab_size"] = self.vocab_size or needed
+        fields["max_len"] = self.max_len or task.train_length
         try:
-            return ModelConfig(**(fields | sizes))
+            return ModelConfig(**fields)
         except ValueError as error:
             raise UserError(f"in [model]: {error}") from None
 
@@ -56,11 +54,11 @@ class ModelSettings(ModelConfig):
 class TrainConfig:
     """How long, on how much, how often."""
 
-    steps: int = 1000
+    steps: Annotated[int, tyro.conf.arg(aliases=("--steps",))] = 1000
     """Optimizer updates per model."""
     batch_size: int = 32
     """Sequences per update."""
-    seeds: int = 4
+    seeds: Annotated[int, tyro.conf.arg(aliases=("--seeds",))] = 4
     """Models per scheme, trained at once."""
     first_seed: int = 0
     """Seeds are first_seed, first_seed + 1, ..."""
@@ -192,7 +190,8 @@ def load_imports(names: Sequence[str]) -> None:
                 )
             continue
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         try:

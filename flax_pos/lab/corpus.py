@@ -101,8 +101,10 @@ def read_corpus(paths: Sequence[Path] = (), tokenizer: Path | None = None) -> Co
     for path in paths:
         if path.is_dir():
             files = sorted(
-                p for p in path.rglob("*")
-                if p.is_file() and not any(part.startswith(".") for part in p.relative_to(path).parts)
+                p
+                for p in path.rglob("*")
+                if p.is_file()
+                and not any(part.startswith(".") for part in p.relative_to(path).parts)
             )
             texts = [_text_or_error(p) for p in files]
             documents += [t for t in texts if isinstance(t, str)]
@@ -149,7 +151,9 @@ def _text_or_error(path: Path) -> str | UserError:
     except OSError as error:
         return UserError(f"cannot read data file {str(path)!r}: {error.strerror}")
     if b"\0" in raw:
-        return UserError(f"{path} is binary (NUL byte at offset {raw.index(0)}); the lab reads text")
+        return UserError(
+            f"{path} is binary (NUL byte at offset {raw.index(0)}); the lab reads text"
+        )
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -48,7 +49,7 @@ class Named:
         return self.key.replace(" ", "-") + ".png"
 
     def _figure(self, ink: str, muted: str, shade: str) -> Figure:
-        style = {
+        style: dict[Any, Any] = {
             "font.family": "sans-serif",
             "font.size": 10,
             "text.color": ink,
@@ -149,7 +150,7 @@ def _draw_seeds(axes: Axes, x, seeds, label: str, style: dict) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), handlelength=1.6, borderaxespad=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), handlelength=1.6, borderaxespad=0)
 
 
 def _loss_by_step(axes: Axes, run: Run) -> None:
@@ -179,7 +180,7 @@ def _curve(axes: Axes, shade: str, run: Run, curve: Curve) -> None:
         x = np.asarray(data["x"], np.float64)
         seeds = np.asarray([[np.nan if v is None else v for v in seed] for seed in data["y"]])
         _draw_seeds(axes, x, seeds.astype(np.float64), row.label, style)
-        right = max(right, float(x[-1]))
+        right = max(right, float(x[-1]), *curve.ticks)
         if any(v is None for v in data["y"][0]):
             undefined.append(row.label)
     axes.set_xlim(0, right)

@@ -38,7 +38,8 @@ def _inside(run: Run):
 
 
 def _overlap(a: Summary, b: Summary) -> bool:
-    assert a.low is not None and a.high is not None and b.low is not None and b.high is not None
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return True
     return a.low <= b.high and b.low <= a.high
 
 
@@ -48,7 +49,8 @@ def _carry(run: Run):
     past = [r for r in run.rows if not r.reach.open and r.reach.length > trained]
     ended = [r.label for r in run.rows if _table_ends(r) and r.reach.length == trained]
     at_once = [
-        r.label for r in run.rows
+        r.label
+        for r in run.rows
         if not r.reach.open and r.reach.length == trained and r.label not in ended
     ]
     unfitted = [r.label for r in run.rows if r.reach.length < trained]

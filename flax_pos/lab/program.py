@@ -146,9 +146,7 @@ class Program:
         finite = jnp.isfinite(norm)
 
         updates, optimizer = self._update.update(gradient, state.optimizer, state.params)
-        params = jax.tree.map(
-            lambda p, u: (p - rate * u).astype(p.dtype), state.params, updates
-        )
+        params = jax.tree.map(lambda p, u: (p - rate * u).astype(p.dtype), state.params, updates)
         if self.skip_nonfinite:
             keep = lambda new, old: jnp.where(finite, new, old)
             params = jax.tree.map(keep, params, state.params)

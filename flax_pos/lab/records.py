@@ -47,7 +47,8 @@ class Records:
                 continue
             if event.get("event") == "start":  # from this step on, earlier lines are superseded
                 events = [
-                    e for e in events
+                    e
+                    for e in events
                     if not (
                         e.get("event") == "train"
                         and e["scheme"] == event["scheme"]

@@ -42,9 +42,12 @@ def render(run: Run, table: Table, figures: tuple[Named, ...]) -> str:
         _facts(run),
         _findings(run),
         "<h2>Results</h2>",
-        _table(run, table),
+        _table(run, table, [g for g in table.groups if g[0] != COST]),
+        _notes(table),
         "<h2>Figures</h2>",
         *(_figure(f) for f in figures),
+        "<h2>Cost</h2>",
+        _table(run, table, [g for g in table.groups if g[0] == COST]),
         "<h2>Schemes</h2>",
         _schemes(run),
         "<h2>How it was measured</h2>",
@@ -80,7 +83,9 @@ def _facts(run: Run) -> str:
         "time": duration(run.seconds),
         "ran on": f"{len(devices)} × {environment.get('backend', '')}",
     }
-    items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
+    items = "".join(
+        f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()
+    )
     return f'<dl class="facts">{items}</dl>'
 
 
@@ -98,28 +103,32 @@ def _dot(run: Run, label: str) -> str:
     return f'<span class="dot" style="background:{_colour(run, label)}"></span>'
 
 
-def _table(run: Run, table: Table) -> str:
-    groups = "".join(
+def _table(run: Run, table: Table, groups: list[tuple[str, list[int]]]) -> str:
+    shown = [i for _, columns in groups for i in columns]
+    headings = "".join(
         f'<th colspan="{len(columns)}" scope="colgroup"><span>{escape(group)}</span></th>'
-        for group, columns in table.groups
+        for group, columns in groups
     )
+    headings = f'<tr class="groups"><th class="first"></th>{headings}</tr>'
     titles = "".join(
         f'<th scope="col"><abbr title="{escape(h.help)}">{escape(h.title)}</abbr></th>'
-        for h in table.headers[1:]
+        for h in (table.headers[i] for i in shown)
     )
     rows = "".join(
         f'<tr><th scope="row">{_dot(run, row[0].text)}{escape(row[0].text)}</th>'
-        + "".join(_cell(cell) for cell in row[1:])
+        + "".join(_cell(row[i]) for i in shown)
         + "</tr>"
         for row in table.rows
     )
     first = f'<th class="first" scope="col">{escape(table.headers[0].title)}</th>'
-    notes = "".join(f"<p>{escape(note)}.</p>" for note in table.notes)
     return (
-        '<div class="card scroll"><table><thead><tr class="groups"><th class="first"></th>'
-        f"{groups}</tr><tr>{first}{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<div class="notes">{notes}</div>'
+        f'<div class="card scroll"><table><thead>{headings if len(groups) > 1 else ""}'
+        f"<tr>{first}{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+
+
+def _notes(table: Table) -> str:
+    return f'<div class="notes">{"".join(f"<p>{escape(note)}.</p>" for note in table.notes)}</div>'
 
 
 def _cell(cell: Cell) -> str:
@@ -150,8 +159,9 @@ def _schemes(run: Run) -> str:
             f"Parameters: {result['positional_parameters']:,}",
         ]
         formula = f"<code>{escape(scheme.formula)}</code>" if scheme.formula else ""
+        dots = "".join(_dot(run, row) for row in rows)
         cards.append(
-            f'<div class="card"><h3>{"".join(_dot(run, r) for r in rows)}{escape(label)}</h3>{formula}'
+            f'<div class="card"><h3>{dots}{escape(label)}</h3>{formula}'
             + "".join(f"<p>{escape(line)}</p>" for line in lines if line)
             + "</div>"
         )

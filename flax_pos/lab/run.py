@@ -32,6 +32,10 @@ from flax_pos.scheme import to_dict
 class Interrupted(Exception):
     """The user stopped the run; what is needed to go on is on the disk."""
 
+    def __init__(self, folder: Path):
+        super().__init__(str(folder))
+        self.folder = folder
+
 
 class Plan(NamedTuple):
     """A config whose parts have been read and found to fit each other."""
@@ -67,7 +71,7 @@ def make_plan(config: Config) -> Plan:
 def _try_out(plan: Plan, entry: Entry) -> jax.Array:
     """One forward of one model; only ever traced."""
     model = Model(plan.model, entry.scheme)
-    ids = np.zeros((1, plan.config.task.train_length), np.int32)
+    ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
     return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
 
 
@@ -141,6 +145,7 @@ class _SchemeRun:
     def __init__(self, plan: Plan, entry: Entry, folder: Path, records, progress, stop):
         self.plan = plan
         self.entry = entry
+        self.folder = folder
         self.records = records
         self.progress = progress
         self.stop = stop
@@ -175,9 +180,7 @@ class _SchemeRun:
         clock = time.monotonic()
         program.compile(state)
         compile_seconds = time.monotonic() - clock
-        self.records.append(
-            "start", scheme=entry.label, step=step, compile_seconds=compile_seconds
-        )
+        self.records.append("start", scheme=entry.label, step=step, compile_seconds=compile_seconds)
         self.progress.done += step
         state, step = self._train(program, state, step)
 
@@ -240,14 +243,15 @@ class _SchemeRun:
                 self.checkpoints.save(step, program.take(state))
                 saved = step
             if self.stop.asked:
-                raise Interrupted
+                raise Interrupted(self.folder)
         return state, step
 
     def _throughput(self, other_seconds: float) -> dict[str, float]:
         """From the log, so that it covers what ran before a resume."""
         train, task = self.plan.config.train, self.plan.config.task
         events = [
-            e for e in self.records.read()
+            e
+            for e in self.records.read()
             if e["event"] == "train" and e["scheme"] == self.entry.label
         ]
         seconds = sum(e["seconds"] for e in events)
@@ -327,7 +331,9 @@ def load_model(folder: Path, label: str, seed: int | None = None) -> tuple[Causa
     like = blank_state(model, run.config.optimizer, len(entry.points) * train.seeds)
     params = checkpoints.restore(checkpoints.steps()[-1], like).params
     row = point * train.seeds + seed - train.first_seed
-    return model.with_params({name: jax.numpy.asarray(a[row]) for name, a in params.items()}), loaded
+    return model.with_params(
+        {name: jax.numpy.asarray(a[row]) for name, a in params.items()}
+    ), loaded
 
 
 class _StopSignal:

@@ -13,7 +13,7 @@ from flax_pos.lab.statistics import ENOUGH, Summary
 from flax_pos.lab.tasks import Column, Reach
 
 UNDEFINED = "undefined"
-TRAINING, REACH, COST = "training", "reach", "cost"
+TRAINING, REACH, COST = "training", "carries to", "cost"
 
 
 class Cell(NamedTuple):

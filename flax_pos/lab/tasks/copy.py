@@ -99,10 +99,11 @@ class Copy(Task):
         counts = list(range(1, self.test_count + 1))
         accuracy: list[float | None] = []
         for n in counts:
-            rows = (count == n) & defined
+            rows = np.equal(count, n) & defined
             accuracy.append(float(exact[rows].mean()) if rows.any() else None)
 
-        inside, past = count <= self.max_count, (count > self.max_count)
+        inside = np.asarray(count <= self.max_count)
+        past = ~inside
 
         def mean(values, rows):
             return float(values[rows].mean()) if defined[rows].all() else None

@@ -52,8 +52,10 @@ class Text(Task):
     def __post_init__(self):
         if self.length < 2:
             raise ValueError(f"length={self.length} must be at least 2")
-        if not self.multiples or self.multiples[0] != 1 or list(self.multiples) != sorted(
-            set(self.multiples)
+        if (
+            not self.multiples
+            or self.multiples[0] != 1
+            or list(self.multiples) != sorted(set(self.multiples))
         ):
             raise ValueError(f"multiples={list(self.multiples)} must rise and begin with 1")
         if not 0 < self.held_out < 1:

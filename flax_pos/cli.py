@@ -1,0 +1,87 @@
+"""The command line: `flax-pos train`, `params`, `schemes`, `sample`, `report`."""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train one model per position scheme and report how they compare",
+    "params": "count embedding, head and positional parameters of a model",
+    "schemes": "list all registered position schemes",
+    "sample": "continue a text with a trained model",
+    "report": "write a run's table, figures and report again",
+}
+BAD_INPUT, STOPPED = 2, 130
+NEEDED = ("tyro", "rich", "matplotlib", "orbax", "tokenizers")
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "flax-pos") -> int:
+    """Runs one command and returns its exit code: 2 for bad input, 130 when stopped.
+
+    Args:
+      argv: the command and its options; None: those of this process.
+      prog: the name that messages begin with; that of a script which stands for one command.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_usage(prog))
+        return 0 if argv else BAD_INPUT
+    if argv[0] in ("-V", "--version"):
+        print(f"flax-pos {importlib.metadata.version('flax-pos')}")
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        return _fail(prog, f"unknown command {name!r}; known: {', '.join(COMMANDS)}")
+    missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
+    if missing:
+        return _fail(prog, f"{missing[0]} is not installed; install the extra: flax-pos[lab]")
+    return _run(name, rest, prog if prog != "flax-pos" else f"{prog} {name}")
+
+
+def _run(name: str, argv: Sequence[str], prog: str) -> int:
+    from rich.console import Console
+
+    from flax_pos.lab import commands
+    from flax_pos.lab.errors import UserError
+    from flax_pos.lab.run import Interrupted
+
+    try:
+        getattr(commands, name)(argv, prog, Console())
+    except UserError as error:
+        if os.environ.get("FLAX_POS_TRACEBACK"):
+            raise
+        return _fail(prog, str(error))
+    except Interrupted as stop:
+        print(f"stopped; go on with: {prog} --resume {stop.folder}", file=sys.stderr)
+        return STOPPED
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return STOPPED
+    return 0
+
+
+def _fail(prog: str, message: str) -> int:
+    print(f"{prog}: error: {message}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _usage(prog: str) -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"usage: {prog} COMMAND [OPTIONS]",
+            "",
+            "Token embeddings and position encodings for JAX: the lab that compares them.",
+            "",
+            *lines,
+            "",
+            f"{prog} COMMAND --help lists a command's options; {prog} --version the version.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
