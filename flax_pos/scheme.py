@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 import jax
 
@@ -64,6 +64,10 @@ class Scheme:
     normalized: ClassVar[bool] = True
     """Whether weights are the softmax of the scores; otherwise they are exp(scores) as they stand,
     for schemes whose scores are logarithms of weights already (stick-breaking)."""
+
+    toy: ClassVar[Mapping[str, Any]] = {}
+    """Settings under which a few dozen tokens show all that the scheme does, where the paper's
+    windows, chunks or thresholds are longer: `Cls(**Cls.toy)`, for tests and toy runs."""
 
     # Parameters ----------------------------------------------------------------------------
 
@@ -374,8 +378,9 @@ def from_dict(spec: Mapping[str, Any]) -> Scheme:
 
 
 def _rich(value, annotation):
-    if hasattr(annotation, "from_plain"):
-        return annotation.from_plain(value)
+    for kind in (annotation, *get_args(annotation)):  # also the members of `Settings | None`
+        if isinstance(value, Mapping) and hasattr(kind, "from_plain"):
+            return kind.from_plain(value)
     if isinstance(value, Mapping) and "name" in value:
         return from_dict(value)
     if isinstance(value, list | tuple):

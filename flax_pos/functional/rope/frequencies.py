@@ -1,11 +1,13 @@
 """The ladder of frequencies that every RoPE variant starts from."""
 
-import math
 from decimal import Decimal, localcontext
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+from flax_pos.functional.rope.settings import as_number
 
 
 def ladder(theta, dim: int, count: int | None = None):
@@ -38,16 +40,32 @@ def ladder(theta, dim: int, count: int | None = None):
     return np.array(out, np.float64)
 
 
-def check_theta(theta) -> None:
-    """Raises ValueError unless `theta` is a positive finite number (traced values pass)."""
+def reference_ladder(theta, dim: int, count: int | None = None):
+    """The ladder with each step rounded to float32, in the order of the reference: the exponent,
+    the power, its reciprocal."""
+    count = dim // 2 if count is None else count
+    if isinstance(theta, Tracer):
+        return ladder(theta, dim, count)
+    exponents = np.arange(0, 2 * count, 2, dtype=np.float32) / np.float32(dim)
+    return np.float32(1) / (np.float64(theta) ** exponents).astype(np.float32)
+
+
+def check_theta(theta):
+    """`theta` as a positive float; a traced scalar passes.
+
+    Raises:
+      ValueError: it is not a positive finite number.
+    """
     if isinstance(theta, Tracer):
         if theta.shape != ():
             raise ValueError(f"theta must be a scalar, got shape {theta.shape}")
-        return
-    if np.ndim(theta) != 0 or isinstance(theta, bool | str | None):
-        raise TypeError(f"theta must be a number, got {theta!r}")
-    if not (math.isfinite(theta) and theta > 0):
-        raise ValueError(f"theta must be positive and finite, got {theta!r}")
+        return theta
+    if np.ndim(theta) == 0 and isinstance(theta, jax.Array):
+        theta = float(theta)
+    theta = as_number(theta, "theta")
+    if theta <= 0:
+        raise ValueError(f"theta must be positive, got {theta}")
+    return theta
 
 
-__all__ = ["check_theta", "ladder"]
+__all__ = ["check_theta", "ladder", "reference_ladder"]

@@ -82,24 +82,22 @@ def multiply_high(a: UInt[Array, "..."], b) -> UInt[Array, "..."]:
     return a_high * b_high + (middle >> half) + (other >> half)
 
 
-def turns(positions: Int[Array, "*BT"], words) -> UInt[Array, "*BT F"]:
+def turns(positions: Int[Array, "*S"], words) -> UInt[Array, "*BT F"]:
     """`positions * frequency` modulo one turn, in units of 2**-32 turns.
 
     Args:
-      positions: int32, any sign.
+      positions: int32 of any sign, `*B T 1` or, one for each pair, `*B T F`.
       words: the result of `turn_words`.
     """
-    axes = tuple(range(positions.ndim))
+    axes = tuple(range(positions.ndim - 1))
     high, low = (jnp.expand_dims(jnp.asarray(w), axes) for w in (words[0], words[1]))
-    p = jax.lax.bitcast_convert_type(positions, jnp.uint32)[..., None]
+    p = jax.lax.bitcast_convert_type(positions, jnp.uint32)
     # A negative position reads as p + 2**32, which adds one `low` too many to the upper word.
-    excess = jnp.where(positions[..., None] < 0, low, np.uint32(0))
+    excess = jnp.where(positions < 0, low, np.uint32(0))
     return p * high + multiply_high(p, low) - excess
 
 
-def cos_sin_of_turns(
-    turns: UInt[Array, "*S"], dtype=jnp.float32
-) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
+def cos_sin_of_turns(turns: UInt[Array, "*S"], dtype=jnp.float32):
     """Cosine and sine of an angle in units of 2**-32 turns, within 2e-7 (float64: 2e-9).
 
     The angle is folded to an eighth of a turn around the nearest quarter, where float32 is finest
@@ -117,13 +115,11 @@ def cos_sin_of_turns(
     return cos, sin
 
 
-def exact_cos_sin(
-    positions: Int[Array, "*BT"], inv_freq, dtype=jnp.float32
-) -> tuple[Float[Array, "*BT F"], Float[Array, "*BT F"]]:
-    """Cosine and sine of `positions * inv_freq`.
+def exact_cos_sin(positions: Int[Array, "*S"], inv_freq, dtype=jnp.float32):
+    """Cosine and sine of `positions * inv_freq`, each `*B T F`.
 
     Args:
-      positions: int32, any sign.
+      positions: int32 of any sign, `*B T 1` or, one for each pair, `*B T F`.
       inv_freq: `F` radians per token: NumPy float64, or a JAX float32 array, in which case the
         result is differentiable in it.
       dtype: of the result, float32 or float64.
@@ -142,16 +138,14 @@ def _differentiable_cos_sin(positions, inv_freq, dtype):
 def _cos_sin_jvp(dtype, primals, tangents):
     positions, inv_freq = primals
     cos, sin = _differentiable_cos_sin(positions, inv_freq, dtype)
-    step = jnp.expand_dims(tangents[1].astype(dtype), tuple(range(positions.ndim)))
-    turned = positions.astype(dtype)[..., None] * step
+    step = jnp.expand_dims(tangents[1].astype(dtype), tuple(range(positions.ndim - 1)))
+    turned = positions.astype(dtype) * step
     return (cos, sin), (-sin * turned, cos * turned)
 
 
-def float32_cos_sin(
-    positions: Int[Array, "*BT"], inv_freq
-) -> tuple[Float[Array, "*BT F"], Float[Array, "*BT F"]]:
+def float32_cos_sin(positions: Int[Array, "*S"], inv_freq):
     """The same with position, frequency and product each rounded to float32, as most code bases
     do: what a model trained that way saw, and wrong by `6e-8 * position` rad."""
-    w = jnp.expand_dims(jnp.asarray(inv_freq, jnp.float32), tuple(range(positions.ndim)))
-    angle = positions.astype(jnp.float32)[..., None] * w
+    w = jnp.expand_dims(jnp.asarray(inv_freq, jnp.float32), tuple(range(positions.ndim - 1)))
+    angle = positions.astype(jnp.float32) * w
     return jnp.cos(angle), jnp.sin(angle)
