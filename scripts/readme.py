@@ -1,0 +1,81 @@
+"""Writes the generated parts of README.md: the table of schemes and the tree of files.
+
+    python scripts/readme.py           # rewrite them
+    python scripts/readme.py --check   # exit 1 if they are not what the code says
+
+Each part lies between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("flax_pos", "configs", "benchmarks", "scripts")
+
+
+def tree() -> str:
+    """One line for each file: what the first line of its docstring, or of its comment, says."""
+    lines = []
+    for top in ("train_toy.py", *FOLDERS):
+        lines += _branch(ROOT / top, 0)
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def _branch(path: Path, depth: int) -> list[str]:
+    indent = "  " * depth
+    if path.is_file():
+        return [_line(indent + path.name, _first_line(path))]
+    init = path / "__init__.py"
+    lines = [_line(f"{indent}{path.name}/", _first_line(init) if init.exists() else "")]
+    inside = sorted(path.iterdir(), key=lambda p: (p.is_dir(), p.name))
+    for child in inside:
+        hidden = child.name.startswith((".", "__")) or child.suffix in (".pyc", ".typed")
+        if not hidden:
+            lines += _branch(child, depth + 1)
+    return lines
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:34s} {text}".rstrip()
+
+
+def _first_line(path: Path) -> str:
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        return text.split("\n\n")[0].replace("\n", " ")
+    comments = [line[1:].strip() for line in path.read_text().splitlines() if line[:1] == "#"]
+    text = next((c for c in comments if c and not c.startswith(("!", "python", "make"))), "")
+    return text
+
+
+def schemes() -> str:
+    """The table that `flax-pos schemes --markdown` prints."""
+    from flax_pos.lab.commands import markdown_schemes, scheme_rows
+
+    return markdown_schemes(scheme_rows())
+
+
+PARTS = {"schemes": schemes, "tree": tree}
+
+
+def main() -> int:
+    readme = ROOT / "README.md"
+    old = new = readme.read_text()
+    for name, make in PARTS.items():
+        part = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
+        pattern = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
+        if not pattern.search(new):
+            sys.exit(f"README.md has no part <!-- {name} -->")
+        new = pattern.sub(lambda _, part=part: part, new)
+    if "--check" in sys.argv[1:]:
+        if old != new:
+            print("README.md is out of date: run python scripts/readme.py", file=sys.stderr)
+        return int(old != new)
+    readme.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
