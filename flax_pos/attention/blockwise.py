@@ -76,6 +76,7 @@ def attend_blockwise(
         rows, columns = _take(queries, 0, block_q, axis), _take(keys, 0, block_k, axis)
         return rows, columns, reach.allowed(rows[1], columns[1]), _at(first, 0)
 
+    first_carry = jax.checkpoint(first_carry, prevent_cse=False)
     first = jax.lax.map(first_carry, jnp.arange(queries[0].shape[axis] // block_q))
     scores, env = _hoist(score, *jax.eval_shape(example, first))
     engine = _Engine(scores, reach, scheme.normalized, block_q, block_k, axis)

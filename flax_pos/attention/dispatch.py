@@ -17,7 +17,12 @@ Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn"]
 
 DENSE_UP_TO = 512 * 512
 """`auto` takes the dense form up to this many query-key pairs per head."""
-BLOCK = 128
+
+
+def block_sizes() -> tuple[int, int]:
+    """Block sizes (queries, keys) when none are given: what fits a core's cache on a CPU, what
+    keeps a loop of kernels busy on an accelerator."""
+    return (256, 128) if jax.default_backend() == "cpu" else (512, 512)
 
 
 def attend(
@@ -108,14 +113,15 @@ def attend(
     if implementation == "dense":
         return attend_dense(*args, reach=reach, scale=scale, softcap=softcap, sinks=sinks)
     if implementation == "blockwise":
+        default_q, default_k = block_sizes()
         return attend_blockwise(
             *args,
             reach=reach,
             scale=scale,
             softcap=softcap,
             sinks=sinks,
-            block_q=_positive("block_q", block_q) or BLOCK,
-            block_k=_positive("block_k", block_k) or BLOCK,
+            block_q=_positive("block_q", block_q) or default_q,
+            block_k=_positive("block_k", block_k) or default_k,
         )
     refusal = _refusal(implementation, scheme, q, v, reach, softcap, sinks)
     if refusal is not None:

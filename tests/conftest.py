@@ -1,0 +1,32 @@
+"""How all tests run: on CPU with eight devices, strict about dtypes and ranks, and the same every
+time. `--typecheck` also checks every annotated shape and dtype at run time."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+from hypothesis import settings
+
+TYPED = ["flax_pos.functional", "flax_pos.attention"]
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--typecheck",
+        action="store_true",
+        help="check jaxtyping annotations by beartype (tests of error messages then fail, since "
+        "the checker speaks first)",
+    )
+
+
+def pytest_configure(config):
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=30)
+    settings.load_profile("repeatable")
+    if config.getoption("--typecheck"):
+        from jaxtyping import install_import_hook
+
+        install_import_hook(TYPED, "beartype.beartype")
