@@ -91,6 +91,7 @@ def rotate(
       ValueError: shapes do not fit each other or the spec.
 
     Examples:
+      >>> from flax_pos.functional.rope import Linear
       >>> spec = RopeSpec(scaling=Linear(factor=2.0))
       >>> x = jnp.ones((1, 3, 1, 4))
       >>> slow = rotate(x, jnp.array([[0, 2, 4]]), spec)

@@ -14,7 +14,8 @@ from typing import Any
 from flax_pos.functional.rope.axes import Axes
 from flax_pos.functional.rope.hf_entries import entries_of
 from flax_pos.functional.rope.hf_families import Family, family_of
-from flax_pos.functional.rope.hf_keys import agreed, check_top_keys, get, text_config
+from flax_pos.functional.rope.hf_keys import agreed, check_top_keys, get, rope_type_of, text_config
+from flax_pos.functional.rope.hf_widths import fraction, head_dim_of, widths_of
 from flax_pos.functional.rope.scaling import (
     SCALINGS,
     LongRope,
@@ -24,10 +25,9 @@ from flax_pos.functional.rope.scaling import (
     scaling_from_plain,
     scaling_to_plain,
 )
-from flax_pos.functional.rope.settings import as_length, as_number
+from flax_pos.functional.rope.settings import as_length
 from flax_pos.functional.rope.spec import RopeSpec, settings_from_plain
 
-_TYPE_SYNONYMS = {"su": "longrope", "mrope": "default", "xdrope": "dynamic"}
 # Keys of a rope dict besides those of its law.
 _SHARED_KEYS = frozenset(
     {
@@ -124,7 +124,7 @@ def _spec(config, family: Family, kind, entry: dict) -> RopeSpec:
 
 
 def _spec_of_entry(config, family: Family, kind, entry: dict) -> RopeSpec:
-    rope_type = _rope_type(entry)
+    rope_type = rope_type_of(entry)
     if rope_type == "axial" or (family.axial is not None and rope_type == "default"):
         return _vision_spec(config, family, entry)
     if rope_type == "dynamic" and entry.get("alpha") is not None:
@@ -132,7 +132,7 @@ def _spec_of_entry(config, family: Family, kind, entry: dict) -> RopeSpec:
     cls = SCALINGS.get(rope_type)
     if cls is None:
         raise ValueError(f"unknown rope_type {rope_type!r}; known: {', '.join(sorted(SCALINGS))}")
-    head_dim, partial = _widths(config, family, kind, entry)
+    head_dim, partial = widths_of(config, family, kind, entry)
     settings = _law_settings(config, family, cls, entry)
     if cls is Proportional:
         settings["partial_rotary_factor"], partial = partial, 1.0
@@ -149,22 +149,6 @@ def _spec_of_entry(config, family: Family, kind, entry: dict) -> RopeSpec:
         "softmax_scale_multiplier": _softmax_multiplier(config, family, scaling),
     }
     return RopeSpec(**{**settings, **family.spec, **_own_settings(config)})
-
-
-def _rope_type(entry) -> str:
-    types = {}
-    for key in ("rope_type", "type"):
-        value = entry.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise ValueError(f"{key} must be a string, got {value!r}")
-        value = _TYPE_SYNONYMS.get(value, value)
-        # Phi-3 files say "su", "yarn" or "longrope" for the same law.
-        types[key] = "longrope" if value == "yarn" and "short_factor" in entry else value
-    if len(set(types.values())) > 1:
-        raise ValueError(f"rope_type {entry['rope_type']!r} and type {entry['type']!r} differ")
-    return next(iter(types.values()), "default")
 
 
 def _law_settings(config, family: Family, cls: type[Scaling], entry) -> dict[str, Any]:
@@ -214,73 +198,8 @@ def _max_length(config, family: Family, entry) -> int:
     name = "max_position_embeddings"
     value = agreed(name, None, entry.get(name), get(config, name), default=family.length)
     if value is None:
-        raise ValueError(f"rope_type {_rope_type(entry)!r} needs {name}, which the config lacks")
+        raise ValueError(f"rope_type {rope_type_of(entry)!r} needs {name}, which the config lacks")
     return as_length(value, name)
-
-
-def _widths(config, family: Family, kind, entry) -> tuple[int, float]:
-    partial = agreed(
-        "partial_rotary_factor",
-        kind,
-        entry.get("partial_rotary_factor"),
-        get(config, "partial_rotary_factor"),
-        default=None,
-    )
-    if partial is not None:
-        partial = as_number(partial, "partial_rotary_factor")
-    rope_head = config.get("qk_rope_head_dim")
-    if family.rope_head_dim is not None or (rope_head is not None and not family.kinds):
-        rope_head = as_length(rope_head or family.rope_head_dim, "qk_rope_head_dim")
-        return rope_head, 1.0
-    head_dim = _head_dim(config, family, kind)
-    rotary_dim = config.get("rotary_dim")
-    if rotary_dim is None and family.kinds:
-        rotary_dim = rope_head
-    if rotary_dim is None and partial is None:
-        rotary_dim = family.rotary_dim
-    if rotary_dim is not None:
-        rotary_dim = as_length(rotary_dim, "rotary_dim")
-        if rotary_dim > head_dim:
-            raise ValueError(f"rotary_dim {rotary_dim} is above head_dim {head_dim}")
-        if partial is not None and int(head_dim * partial) != rotary_dim:
-            raise ValueError(
-                f"rotary_dim {rotary_dim} and partial_rotary_factor {partial} of head_dim "
-                f"{head_dim} contradict each other"
-            )
-        return head_dim, fraction(rotary_dim, head_dim)
-    if partial is None:
-        partial = 1.0 if _rope_type(entry) == "proportional" else family.partial
-    return head_dim, partial
-
-
-def fraction(rotary_dim: int, head_dim: int) -> float:
-    """The factor f with `int(head_dim * f) == rotary_dim`."""
-    f = rotary_dim / head_dim
-    return f if int(head_dim * f) == rotary_dim else (rotary_dim + 0.5) / head_dim
-
-
-def _head_dim(config, family: Family, kind) -> int:
-    if kind == "full_attention" and family.global_head_dim is not None:
-        given = config.get("global_head_dim")
-        return as_length(family.global_head_dim if given is None else given, "global_head_dim")
-    given = get(config, "head_dim")
-    if given is not None:
-        return as_length(given, "head_dim")
-    if family.head_dim is not None:
-        return family.head_dim
-    sizes = []
-    for name, default in (("hidden_size", family.hidden), ("num_attention_heads", family.heads)):
-        value = config.get("embed_dim") if name == "hidden_size" and family.axial else None
-        value = get(config, name) if value is None else value
-        if value is None and default is None:
-            raise ValueError(f"the config has neither head_dim nor {name}")
-        sizes.append(as_length(default if value is None else value, name))
-    hidden, heads = sizes
-    if hidden % heads:
-        raise ValueError(
-            f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}; give head_dim"
-        )
-    return hidden // heads
 
 
 def _layout(config, family: Family):
@@ -336,7 +255,7 @@ def _vision_spec(config, family: Family, entry) -> RopeSpec:
             raise ValueError(f"rope_type 'axial' has no key {key!r}")
     settings: dict[str, Any] = dict(family.axial or {"ladder": "own"})
     count = settings.pop("axes", 2)
-    head_dim = _head_dim(config, family, None)
+    head_dim = head_dim_of(config, family, None)
     pairs = head_dim // count // 2
     if pairs < 1 or (count == 2 and head_dim % 4):
         raise ValueError(f"axial RoPE over {count} axes does not fit head_dim {head_dim}")

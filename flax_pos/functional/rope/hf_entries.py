@@ -47,13 +47,7 @@ def entries_of(config, family: Family | None) -> dict[str | None, dict[str, Any]
             if old and sub.scaled:
                 entries[kind] = {**_without_type(entries[kind]), **old}
     else:
-        flat = _merge(old, new)
-        if not flat and new is None and family.rope is not None:
-            flat = {
-                k: v
-                for k, v in family.rope.items()
-                if k != "rope_theta" or theta_of(config) is None
-            }
+        flat = flat_rope(config, family)
         entries = {None: flat}
         if family.nope and _sliding(config):
             entries = {
@@ -74,6 +68,18 @@ def entries_of(config, family: Family | None) -> dict[str | None, dict[str, Any]
             default=sub.theta if sub else _default_theta(config, family),
         )
     return entries
+
+
+def flat_rope(config, family: Family) -> dict[str, Any]:
+    """The rope settings of a model whose layers do not differ, without its base."""
+    new = _rope_dict(config, "rope_parameters")
+    old = _rope_dict(config, "rope_scaling")
+    flat = _merge(old, new)
+    if not flat and new is None and family.rope is not None:
+        flat = dict(family.rope)
+        if theta_of(config) is not None:
+            flat.pop("rope_theta", None)
+    return flat
 
 
 def _without_type(entry):

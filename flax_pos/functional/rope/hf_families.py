@@ -50,7 +50,17 @@ class Family:
     nope: frozenset[str] = frozenset()
     """Kinds of layers without RoPE."""
     period: int | None = None
-    """Every `period`-th layer is a full-attention (or NoPE) layer."""
+    """Every `period`-th layer has full attention, the others slide."""
+    full_first: bool = False
+    """The first layer of a period is the full one, not the last."""
+    full_ends: str | None = None
+    """A layer, `first` or `last`, that has full attention besides."""
+    all_sliding: bool = False
+    """A `sliding_window` holds for all layers."""
+    nope_interval: int | None = None
+    """Every so many layers one has no RoPE."""
+    chunk: int | None = None
+    """Default chunk of layers with RoPE (Llama 4)."""
     axial: dict[str, Any] | None = None
     """Vision towers: settings of `Axes` besides the sections."""
     spec: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +85,7 @@ _GEMMA3 = F(
     kinds=_local_global("rope_local_base_freq", 1e4, "rope_theta", 1e6),
 )
 _GEMMA4 = F(
-    2304, 8, 131072, head_dim=256, global_head_dim=512, period=6,
+    2304, 8, 131072, head_dim=256, global_head_dim=512, period=6, full_ends="last",
     kinds={
         "sliding_attention": Sublayer("rope_local_base_freq", 1e4, False),
         "full_attention": Sublayer(
@@ -85,7 +95,7 @@ _GEMMA4 = F(
     },
 )
 _MODERNBERT = F(
-    768, 12, 8192, period=3,
+    768, 12, 8192, period=3, full_first=True,
     kinds=_local_global("local_rope_theta", 1e4, "global_rope_theta", 1.6e5, both_scaled=True),
 )
 _DEEPSEEK_V2 = F(4096, 32, 2048, rope_head_dim=64, layout="interleaved")
@@ -118,7 +128,7 @@ FAMILIES: dict[str, Family] = {
     "cohere2": F(
         8192, 64, 8192, layout="interleaved", nope=frozenset({"full_attention"}), period=4
     ),
-    "cwm": F(6144, 48, 131072, theta=1e6, head_dim=128),
+    "cwm": F(6144, 48, 131072, theta=1e6, head_dim=128, period=4, full_first=True),
     "deepseek_v2": _DEEPSEEK_V2,
     "deepseek_v3": _DEEPSEEK_V3,
     "deepseek_v32": replace(_DEEPSEEK_V3, length=163840),
@@ -193,14 +203,15 @@ FAMILIES: dict[str, Family] = {
     "lfm2_moe": F(2048, 32, 128000, theta=1e6),
     "llama": F(4096, 32, 2048),
     "llama4_text": F(
-        5120, 40, 131072, theta=5e5, head_dim=128, layout="interleaved", period=4
+        5120, 40, 131072, theta=5e5, head_dim=128, layout="interleaved",
+        nope_interval=4, chunk=8192,
     ),
     "llama4_vision_model": F(
         768, 16, layout="interleaved", axial={"ladder": "own", "order": (1, 0)}
     ),
     "longcat_flash": replace(_DEEPSEEK_V3, hidden=6144, heads=64, length=131072, theta=1e7),
     "mimo_v2_flash": F(
-        4096, 64, 131072, head_dim=192, partial=0.334,
+        4096, 64, 131072, head_dim=192, partial=0.334, period=6, full_ends="first",
         kinds=_local_global("swa_rope_theta", 1e4, "rope_theta", 5e6),
     ),
     "minicpm": F(4096, 32, 2048),
@@ -215,7 +226,7 @@ FAMILIES: dict[str, Family] = {
             "original_max_position_embeddings": 16384,
         },
     ),
-    "mistral": F(4096, 32, 131072),
+    "mistral": F(4096, 32, 131072, all_sliding=True),
     "mistral4": F(
         4096, 32, 1048576, rope_head_dim=64, layout="interleaved_in_half_out",
         rope={
@@ -224,14 +235,14 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "mistral_large4_text": F(
-        6144, 64, 1048576, rope_head_dim=64, layout="interleaved_in_half_out", period=4,
+        6144, 64, 1048576, rope_head_dim=64, layout="interleaved_in_half_out", nope_interval=4,
         rope={
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 2048.0, "attention_factor": 1.0,
             "original_max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0,
         },
         spec={"learnable": True},
     ),
-    "mixtral": F(4096, 32, 131072, theta=1e6),
+    "mixtral": F(4096, 32, 131072, theta=1e6, all_sliding=True),
     "mllama_text_model": F(4096, 32, 131072, theta=5e5),
     "modernbert": _MODERNBERT,
     "modernbert-decoder": _MODERNBERT,
@@ -252,7 +263,7 @@ FAMILIES: dict[str, Family] = {
     "opt": _NONE,
     "persimmon": F(4096, 64, 16384, partial=0.5),
     "phi": F(2048, 32, 2048, partial=0.5),
-    "phi3": F(3072, 32, 4096, original=4096),
+    "phi3": F(3072, 32, 4096, original=4096, all_sliding=True),
     "phi4_multimodal": F(3072, 32, 131072, original=4096),
     "phimoe": F(4096, 32, 131072, theta=1e6),
     "pixtral": F(1024, 16, axial={"ladder": "strided"}),
@@ -278,11 +289,11 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_vision": replace(_AXIAL, hidden=1152, heads=16),
     "roformer": F(768, 12, 1536, layout="interleaved"),
     "seed_oss": F(4096, 80, 524288, head_dim=128),
-    "smollm3": F(2048, 16, 32768, theta=2e6, period=4),
+    "smollm3": F(2048, 16, 32768, theta=2e6, nope_interval=4),
     "stablelm": F(2560, 32, 4096, partial=0.25),
-    "starcoder2": F(3072, 24, 4096),
+    "starcoder2": F(3072, 24, 4096, all_sliding=True),
     "t5": _NONE,
-    "vaultgemma": F(2304, 8, 8192, head_dim=256),
+    "vaultgemma": F(2304, 8, 8192, head_dim=256, period=2),
     "youtu": replace(_DEEPSEEK_V3, hidden=2048, heads=16, length=131072),
 }
 # fmt: on

@@ -13,6 +13,7 @@ SYNONYMS = {
     "partial_rotary_factor": ("rotary_pct", "rope_pct", "rotary_emb_fraction"),
     "rope_interleaved": ("rotary_emb_interleaved",),
 }
+_TYPE_SYNONYMS = {"su": "longrope", "mrope": "default", "xdrope": "dynamic"}
 # Top-level keys about rotary embeddings that are read elsewhere or change no frequency.
 _OTHER_TOP_KEYS = frozenset(
     {
@@ -85,3 +86,20 @@ def check_top_keys(config) -> None:
         about_rope = any(part.startswith(("rope", "rotary")) for part in key.split("_"))
         if about_rope and key not in known and config[key] is not None:
             raise ValueError(f"unknown key {key!r} in the config, with the value {config[key]!r}")
+
+
+def rope_type_of(entry: Mapping[str, Any]) -> str:
+    """The law that a rope dict names, synonyms resolved."""
+    types = {}
+    for key in ("rope_type", "type"):
+        value = entry.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise ValueError(f"{key} must be a string, got {value!r}")
+        value = _TYPE_SYNONYMS.get(value, value)
+        # Phi-3 files say "su", "yarn" or "longrope" for the same law.
+        types[key] = "longrope" if value == "yarn" and "short_factor" in entry else value
+    if len(set(types.values())) > 1:
+        raise ValueError(f"rope_type {entry['rope_type']!r} and type {entry['type']!r} differ")
+    return next(iter(types.values()), "default")
