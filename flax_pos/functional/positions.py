@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 
@@ -79,7 +80,7 @@ def check_positions(
         raise ValueError(
             f"{name} must have a leading axis of length {axes}, got shape {given.shape}"
         )
-    if isinstance(given, np.ndarray) and dtype != np.int32 and given.size:
+    if dtype != np.int32 and not isinstance(given, Tracer) and given.size:
         top = np.iinfo(np.int32).max
         low, high = int(given.min()), int(given.max())
         if low < -top or high > top:

@@ -73,10 +73,11 @@ def sinusoidal(
     else:
         inv_freq = np.float64(theta) ** exponents
     if jnp.result_type(positions) in (jnp.float32, jnp.float64):
-        phase = jnp.asarray(positions, jnp.float32)[..., None] * jnp.asarray(inv_freq, jnp.float32)
+        steps = jnp.asarray(inv_freq, jnp.float32)
+        phase = jnp.tensordot(jnp.asarray(positions, jnp.float32), steps, axes=0)
         cos, sin = jnp.cos(phase), jnp.sin(phase)
     else:
-        cos, sin = exact_cos_sin(check_positions(positions), inv_freq)
+        cos, sin = exact_cos_sin(check_positions(positions)[..., None], inv_freq)
     cos = cos[..., :cosines]
     if layout == "interleaved":
         pairs = jnp.stack([sin[..., :cosines], cos], axis=-1)
