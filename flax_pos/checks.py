@@ -363,11 +363,10 @@ def _callable(fn: Callable, needs: str | None = None) -> Callable:
 
 
 def _difference(a: jax.Array, b: jax.Array, *, scale: jax.Array | None = None) -> float:
-    a, b, scale = (np.asarray(v, np.float64) for v in (a, b, b if scale is None else scale))
     if a.shape != b.shape:
         raise ValueError(f"outputs have shapes {a.shape} and {b.shape}; one per token is needed")
-    gap = float(np.max(np.abs(a - b)))
-    unit = float(np.std(scale))
+    gap = float(np.max(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))))
+    unit = float(np.std(np.asarray(b if scale is None else scale, np.float64)))
     if math.isnan(gap):
         return math.inf
     return gap / unit if unit > 0 else gap

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from flax_pos.attention.place import Placement, init_positions, place, resolve
 from flax_pos.functional.embedding import embed, unembed
 from flax_pos.functional.lookup import OutOfRange
+from flax_pos.functional.rope import RopeSpec, rotate
 from flax_pos.scheme import Scheme, plan_layers
 from flax_pos.types import Dims
 
@@ -30,6 +31,7 @@ class Embed(nn.Module):
     width: int
     tied: bool = True
     scale: float | None = None
+    round_scale: bool = False
     stddev: float = 0.02
     dtype: Any = None
     param_dtype: Any = jnp.float32
@@ -46,14 +48,32 @@ class Embed(nn.Module):
 
     def __call__(self, ids: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Vectors of `ids` in `dtype`."""
-        options = {"scale": self.scale, "dtype": self.dtype, "out_of_range": self.out_of_range}
-        return embed(self._params(), ids, **options)
+        return embed(
+            self._params(),
+            ids,
+            scale=self.scale,
+            round_scale=self.round_scale,
+            dtype=self.dtype,
+            out_of_range=self.out_of_range,
+        )
 
     def attend(
-        self, h: Float[Array, "*B T D"], *, softcap: float | None = None
+        self, h: Float[Array, "*B T D"], *, scale: float = 1.0, softcap: float | None = None
     ) -> Float[Array, "*B T V"]:
         """float32 logits of hidden vectors `h`."""
-        return unembed(self._params(), h, softcap=softcap)
+        return unembed(self._params(), h, scale=scale, softcap=softcap)
+
+
+class Rope(nn.Module):
+    """Rotates q and k by their positions; see `flax_pos.nnx.Rope`. It has no parameters."""
+
+    spec: RopeSpec = RopeSpec()
+
+    def __call__(
+        self, x: Float[Array, "*B T N H"], positions: Int[Array, "*B T"], *, seq_len=None
+    ) -> Float[Array, "*B T N H"]:
+        """`x` (q or k) rotated."""
+        return rotate(x, positions, self.spec, seq_len=seq_len)
 
 
 class PositionEncoding(nn.Module):
@@ -76,4 +96,4 @@ class PositionEncoding(nn.Module):
         return place(plan, params, self.dims, x, **where)
 
 
-__all__ = ["Embed", "PositionEncoding"]
+__all__ = ["Embed", "PositionEncoding", "Rope"]

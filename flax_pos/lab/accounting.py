@@ -68,7 +68,7 @@ PRESETS: dict[str, tuple[ModelConfig, str]] = {
             max_len=32768,
             mlp="gated",
             mlp_width=6912,
-            qk_norm=True,
+            qk_norm="head",
             param_dtype="bfloat16",
         ),
         "rope(theta=1000000.0)",

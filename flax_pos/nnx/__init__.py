@@ -7,6 +7,7 @@ from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.embed import Embed
 from flax_pos.nnx.generate import generate, stream
 from flax_pos.nnx.position import PositionEncoding
+from flax_pos.nnx.rope import Rope
 
 __all__ = [
     "MLP",
@@ -16,6 +17,7 @@ __all__ = [
     "Embed",
     "ModelConfig",
     "PositionEncoding",
+    "Rope",
     "generate",
     "restack",
     "stream",

@@ -1,4 +1,4 @@
-"""One transformer block: attention and MLP, each behind a norm, each added to the stream."""
+"""One transformer block: attention and MLP, with norms, each added to the residual stream."""
 
 import functools
 
@@ -10,7 +10,7 @@ from flax_pos.attention.cache import KVCache
 from flax_pos.attention.place import LayerPositions
 from flax_pos.nnx.attention import Attention
 from flax_pos.nnx.config import ModelConfig
-from flax_pos.nnx.layers import linear, norm
+from flax_pos.nnx.layers import Norm, linear
 
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -25,11 +25,9 @@ class MLP(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         width, hidden, bias = config.width, config.hidden_width, config.mlp_bias
-        gated = config.mlp == "gated"
-        self.gate = nnx.data(
-            linear(config, width, hidden, ("embed", "mlp"), bias=bias, rngs=rngs) if gated else None
-        )
-        self.up = linear(config, width, hidden, ("embed", "mlp"), bias=bias, rngs=rngs)
+        make = lambda: linear(config, width, hidden, ("embed", "mlp"), bias=bias, rngs=rngs)
+        self.gate = nnx.data(make() if config.mlp == "gated" else None)
+        self.up = make()
         self.down = linear(
             config, hidden, width, ("mlp", "embed"), bias=bias, residual=True, rngs=rngs
         )
@@ -42,21 +40,43 @@ class MLP(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Pre-norm block: x + attention(norm x), then x + mlp(norm x)."""
+    """Attention and MLP; where their norms are and whether they run side by side is the config's
+    to say (`norm_at`, `residual`)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-        self.attention_norm = norm(config, rngs=rngs)
+        norm = lambda wanted: nnx.data(Norm(config, config.width) if wanted else None)
+        before = config.norm_at in ("input", "both")
+        after = config.norm_at in ("output", "both")
+        of_sum = config.norm_at == "sum"
+        self.attention_norm = norm(before or of_sum)
         self.attention = Attention(config, rngs=rngs)
-        self.mlp_norm = norm(config, rngs=rngs)
+        self.attention_out_norm = norm(after)
+        self.mlp_norm = norm((before or of_sum) and config.residual != "parallel_one_norm")
         self.mlp = MLP(config, rngs=rngs)
+        self.mlp_out_norm = norm(after)
+        self.parallel = config.residual != "sequential"
+        self.norm_of_sum = of_sum
 
     def __call__(
         self, x: Float[Array, "*B T D"], here: LayerPositions, cache: KVCache | None = None
     ) -> tuple[Float[Array, "*B T D"], KVCache | None]:
         """The stream after this block, and the cache with these tokens added."""
-        out, cache = self.attention(self.attention_norm(x), here, cache)
-        x = x + out
-        return x + self.mlp(self.mlp_norm(x)), cache
+        if self.norm_of_sum:
+            out, cache = self.attention(x, here, cache)
+            x = _apply(self.attention_norm, x + out)
+            return _apply(self.mlp_norm, x + self.mlp(x)), cache
+        h = _apply(self.attention_norm, x)
+        out, cache = self.attention(h, here, cache)
+        if self.parallel:
+            h = h if self.mlp_norm is None else self.mlp_norm(x)
+            return x + out + self.mlp(h), cache
+        x = x + _apply(self.attention_out_norm, out)
+        out = self.mlp(_apply(self.mlp_norm, x))
+        return x + _apply(self.mlp_out_norm, out), cache
+
+
+def _apply(norm: Norm | None, x):
+    return x if norm is None else norm(x)
 
 
 __all__ = ["MLP", "Block"]

@@ -10,10 +10,11 @@ from jaxtyping import Array, Bool, Float, Int
 from flax_pos.attention.cache import KVCache, init_cache
 from flax_pos.attention.place import Placement, check_per_token, rank_in_part
 from flax_pos.functional.embedding import head_table
+from flax_pos.functional.loss import linear_cross_entropy
 from flax_pos.nnx.block import Block
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.embed import Embed
-from flax_pos.nnx.layers import norm
+from flax_pos.nnx.layers import Norm, linear
 from flax_pos.nnx.position import PositionEncoding
 from flax_pos.scheme import LayerPlan, Scheme, plan_layers
 
@@ -38,22 +39,30 @@ class CausalLM(nnx.Module):
 
     def __init__(self, config: ModelConfig, scheme: Scheme, *, rngs: nnx.Rngs):
         self.config = config
+        width, narrow = config.width, config.embed_width
         self.embed = Embed(
             config.vocab_size,
-            config.width,
+            narrow or width,
+            rows=config.vocab_rows,
             tied=config.tied,
+            head_bias=config.head_bias,
             scale=config.embed_scale,
+            round_scale=config.round_embed_scale,
             stddev=config.init_std,
             dtype=config.compute_dtype,
             param_dtype=jnp.dtype(config.param_dtype),
             rngs=rngs,
         )
+        project = lambda a, b: linear(config, a, b, ("embed", None), rngs=rngs)
+        self.embed_in = nnx.data(None if narrow is None else project(narrow, width))
+        self.embed_norm = nnx.data(Norm(config, width) if config.embed_norm else None)
         self.position = PositionEncoding(scheme, config.dims, rngs=rngs)
         make = lambda key: Block(config, rngs=nnx.Rngs(key))
         stacked = jax.vmap(make)(jax.random.split(rngs.params(), config.layers))
         stacked = nnx.spmd.add_axis(stacked, 0, _LAYERS)
         self.blocks: Any = nnx.data(stacked if config.scan_layers else _unstack(stacked))
-        self.norm = norm(config, rngs=rngs)
+        self.norm = nnx.data(Norm(config, width) if config.final_norm else None)
+        self.embed_out = nnx.data(None if narrow is None else project(width, narrow))
 
     @property
     def scheme(self) -> Scheme:
@@ -121,7 +130,7 @@ class CausalLM(nnx.Module):
     ) -> tuple[Float[Array, "*B T D"], Cache | None]:
         """What the head reads (after the last norm), and the cache; arguments as for a call.
 
-        With `head_table` this is the way to losses that never build logits.
+        With `cross_entropy` this is the way to losses that never build logits.
         """
         for name, given in (("mask", mask), ("segments", segments)):
             check_per_token(name, given, ids.shape)
@@ -129,7 +138,7 @@ class CausalLM(nnx.Module):
         start = None
         if cache is not None:
             start = cache[0].length[0] if self.config.scan_layers else cache[0].length
-        x = self.embed(ids)
+        x = _through(self.embed(ids), self.embed_in, self.embed_norm)
         x, placement = self.position(
             x, scheme=scheme, mask=mask, segments=segments, start=start, key=key, ids=ids, **where
         )
@@ -137,16 +146,38 @@ class CausalLM(nnx.Module):
             placement = placement.with_cache(self._cache_of_parts(placement.plan, cache), key)
         run = self._scan if self.config.scan_layers else self._unroll
         x, cache = run(x, placement, cache)
-        return self.norm(x), cache
+        return _through(x, self.norm, self.embed_out), cache
 
     def logits(self, h: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """float32 logits of what `hidden` gives."""
-        return self.embed.attend(h, softcap=self.config.logit_softcap)
+        config = self.config
+        return self.embed.attend(h, scale=config.logit_scale, softcap=config.logit_softcap)
 
-    def head_table(self) -> Float[Array, "V D"]:
-        """The head with one row per token (the embedding where tied), as
-        `flax_pos.functional.loss.linear_cross_entropy` takes it."""
-        return head_table(self.embed.params())
+    def cross_entropy(
+        self, h: Float[Array, "*B T D"], labels: Int[Array, "*B T"], **options
+    ) -> jax.Array:
+        """Cross entropy of what `hidden` gives, without the logits of all tokens at once.
+
+        Args:
+          labels: the token to predict at each place, -100 where there is none.
+          options: `mask`, `reduction`, `z_loss`, `chunk`, ... of
+            `flax_pos.functional.loss.linear_cross_entropy`.
+
+        Raises:
+          ValueError: the head has a bias.
+        """
+        config = self.config
+        if config.head_bias:
+            raise ValueError("head_bias=True: this loss has no bias; use the logits")
+        return linear_cross_entropy(
+            h,
+            head_table(self.embed.params()),
+            labels,
+            vocab_size=config.vocab_size,
+            scale=config.logit_scale,
+            softcap=config.logit_softcap,
+            **options,
+        )
 
     def init_cache(self, batch: int, size: int, *, scheme: Scheme | None = None) -> Cache:
         """An empty cache for `batch` rows of at most `size` tokens.
@@ -156,7 +187,12 @@ class CausalLM(nnx.Module):
         """
         plan, dims = plan_layers(scheme or self.scheme, self.config.layers), self.config.dims
         make = lambda part: init_cache(
-            plan.parts[part], dims, batch, size, dtype=self.config.compute_dtype
+            plan.parts[part],
+            dims,
+            batch,
+            size,
+            dtype=self.config.compute_dtype,
+            value_dim=self.config.value_dim,
         )
         if not self.config.scan_layers:
             return tuple(make(part) for part in plan.part_of)
@@ -227,6 +263,12 @@ def _unstack(stacked: Block) -> list[Block]:
     layers = jax.tree.leaves(stacked)[0].shape[0]
     rows = [_row(stacked, i) for i in range(layers)]
     return [nnx.spmd.remove_axis(row, 0, _LAYERS) for row in rows]
+
+
+def _through(x, *layers):
+    for layer in layers:
+        x = x if layer is None else layer(x)
+    return x
 
 
 def _row(tree, row: int):

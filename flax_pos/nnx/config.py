@@ -1,13 +1,30 @@
 """The settings of a causal language model, as data."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import jax.numpy as jnp
 
+from flax_pos.attention.dispatch import Implementation
 from flax_pos.types import Dims
 
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_CHOICES = {
+    "mlp": ("plain", "gated"),
+    "activation": get_args(Activation),
+    "norm": ("rms", "layer"),
+    "norm_at": ("input", "output", "both", "sum"),
+    "residual": ("sequential", "parallel", "parallel_one_norm"),
+    "qk_norm": ("none", "head", "heads", "projection"),
+    "dtype": _DTYPES,
+    "param_dtype": _DTYPES,
+    "attention": get_args(Implementation),
+}
+_OPTIONAL_SIZES = (
+    "kv_heads", "head_dim", "mlp_width", "value_dim", "q_rank", "kv_rank", "shared_key_dim",
+    "vocab_rows", "embed_width",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +66,56 @@ class ModelConfig:
     norm_eps: float = 1e-6
     norm_bias: bool = True
     """Whether LayerNorm has a bias (RMSNorm never has one)."""
-    qk_norm: bool = False
-    """RMSNorm over each head of q and k, before positions rotate them."""
+    norm_offset: float = 0.0
+    """Added to the scale of every norm (Gemma stores scale - 1: 1.0)."""
+    norm_at: Literal["input", "output", "both", "sum"] = "input"
+    """Where norms are: on what attention and MLP read (pre-norm), on what they give (OLMo 2), on
+    both (Gemma 2), or on the sum with the stream (post-norm, Vaswani et al. 2017)."""
+    final_norm: bool = True
+    """A norm after the last block."""
+    residual: Literal["sequential", "parallel", "parallel_one_norm"] = "sequential"
+    """Whether the MLP reads the stream after attention or beside it; in parallel with a norm of
+    its own (GPT-NeoX) or with that of attention (GPT-J)."""
+    qk_norm: Literal["none", "head", "heads", "projection"] = "none"
+    """Norm of q and k before positions rotate them: over each head with one scale for all
+    (Qwen 3), with a scale per head (StableLM 2), or over the whole projection (OLMo 2)."""
 
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    attn_scale: float | None = None
+    """Factor on q.k; None: 1 / sqrt(H)."""
+    attn_softcap: float | None = None
+    """Attention logits become c tanh(logits / c), before bias and mask."""
+    qkv_clip: float | None = None
+    """q, k and v are cut to this size (MPT)."""
+    value_dim: int | None = None
+    """Width of a value; None: that of a key."""
+    q_rank: int | None = None
+    """Width of the vector that queries are made from (latent attention); None: the model's."""
+    kv_rank: int | None = None
+    """Width of the vector that keys and values are made from (latent attention)."""
+    shared_key_dim: int | None = None
+    """Last channels of a latent key that all heads share."""
 
     tied: bool = True
     """One matrix for the embedding and the head."""
+    vocab_rows: int | None = None
+    """Rows of the embedding where it has surplus ones, which no id reads and which get no
+    logits; None: V."""
+    embed_width: int | None = None
+    """Width of embedding and head where it is not D: then products lead to D and back (OPT)."""
     embed_scale: float | None = None
     """Factor on the token embeddings (sqrt(D) in Gemma and in Vaswani et al. 2017)."""
+    round_embed_scale: bool = False
+    """Round that factor to the compute dtype first (Gemma)."""
+    embed_norm: bool = False
+    """A norm on the embeddings (BLOOM)."""
+    head_bias: bool = False
+    logit_scale: float = 1.0
+    """Factor on the logits."""
     logit_softcap: float | None = None
     """Logits become c tanh(logits / c)."""
-    attn_softcap: float | None = None
-    """The same for attention logits, before the mask."""
-    attn_scale: float | None = None
-    """Factor on q.k; None: 1 / sqrt(H)."""
 
     dtype: str = "float32"
     """Compute dtype of activations; norms, softmax, positions and logits are float32 anyway."""
@@ -80,15 +130,28 @@ class ModelConfig:
     blocks (no slicing of weights: faster one-token steps). `restack` converts."""
     remat: bool = False
     """Recompute each block's activations in the backward pass instead of keeping them."""
-    attention: str = "auto"
+    attention: Implementation = "auto"
     """Implementation, as in `flax_pos.attend`."""
 
     def __post_init__(self):
         for name in ("vocab_size", "width", "layers", "heads", "max_len"):
             self._check_size(name, getattr(self, name))
-        for name in ("kv_heads", "head_dim", "mlp_width"):
+        for name in _OPTIONAL_SIZES:
             if getattr(self, name) is not None:
                 self._check_size(name, getattr(self, name))
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {allowed}")
+        for name in ("norm_eps", "init_std", "logit_scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0")
+        for name in ("logit_softcap", "attn_softcap", "attn_scale", "embed_scale", "qkv_clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be greater than 0, or None for none")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         if self.head_dim is None and self.width % self.heads:
             raise ValueError(
                 f"width={self.width} is not a multiple of heads={self.heads}; "
@@ -99,23 +162,27 @@ class ModelConfig:
                 f"kv_heads={self.kv_heads} does not divide heads={self.heads}; "
                 "each key/value head serves the same number of query heads"
             )
-        choices = {
-            "mlp": ("plain", "gated"),
-            "activation": ("gelu", "gelu_tanh", "silu", "relu"),
-            "norm": ("rms", "layer"),
-            "dtype": ("float32", "bfloat16", "float16", "float64"),
-            "param_dtype": ("float32", "bfloat16", "float16", "float64"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {allowed}")
-        for name in ("norm_eps", "init_std"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0")
-        for name in ("logit_softcap", "attn_softcap", "attn_scale", "embed_scale"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be greater than 0, or None for none")
+        if self.residual != "sequential" and self.norm_at != "input":
+            raise ValueError(
+                f"residual={self.residual!r} has its norms at the input; "
+                f"norm_at={self.norm_at!r} needs residual='sequential'"
+            )
+        if self.vocab_rows is not None and self.vocab_rows < self.vocab_size:
+            raise ValueError(
+                f"vocab_rows={self.vocab_rows} is less than vocab_size={self.vocab_size}"
+            )
+        if self.kv_rank is None:
+            if self.shared_key_dim is not None:
+                raise ValueError(f"shared_key_dim={self.shared_key_dim} needs kv_rank")
+        elif self.kv_heads not in (None, self.heads):
+            raise ValueError(
+                f"kv_rank={self.kv_rank} gives every head its own key: "
+                f"kv_heads={self.kv_heads} must be None"
+            )
+        elif (self.shared_key_dim or 0) > self.dims.head_dim:
+            raise ValueError(
+                f"shared_key_dim={self.shared_key_dim} is more than head_dim={self.dims.head_dim}"
+            )
 
     @staticmethod
     def _check_size(name: str, value) -> None:
@@ -142,6 +209,11 @@ class ModelConfig:
         if self.mlp == "plain":
             return 4 * self.width
         return -(-8 * self.width // 24) * 8
+
+    @property
+    def v_dim(self) -> int:
+        """Width of a value, resolved."""
+        return self.value_dim or self.dims.head_dim
 
     @property
     def compute_dtype(self):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from flax_pos.functional.embedding import embed, init_embedding, unembed
+from flax_pos.functional.embedding import embed, init_embedding, soft_cap, unembed
 from flax_pos.functional.lookup import OutOfRange
 from flax_pos.nnx.params import named
 
@@ -19,8 +19,11 @@ class Embed(nnx.Module):
     Args:
       vocab_size: V.
       width: D.
+      rows: rows of the embedding where it has surplus ones, which are never read; None: V.
       tied: whether `attend` uses the embedding; otherwise a `head` (D x V) of its own.
+      head_bias: whether logits have a bias.
       scale: factor on the embedding vectors; None for none.
+      round_scale: round the factor to `dtype` first, as Gemma does.
       stddev: of the initial values.
       dtype: of the vectors given out; None: that of the parameters.
       param_dtype: of the parameters.
@@ -36,8 +39,11 @@ class Embed(nnx.Module):
         vocab_size: int,
         width: int,
         *,
+        rows: int | None = None,
         tied: bool = True,
+        head_bias: bool = False,
         scale: float | None = None,
+        round_scale: bool = False,
         stddev: float = 0.02,
         dtype=None,
         param_dtype=jnp.float32,
@@ -45,11 +51,15 @@ class Embed(nnx.Module):
         rngs: nnx.Rngs,
     ):
         params = init_embedding(
-            rngs.params(), vocab_size, width, tied=tied, stddev=stddev, dtype=param_dtype
+            rngs.params(), rows or vocab_size, width, tied=tied, stddev=stddev, dtype=param_dtype
         )
         self.embedding = named(params["embedding"], "vocab", "embed")
         self.head = nnx.data(None if tied else named(params["head"], "embed", "vocab"))
+        bias = named(jnp.zeros(rows or vocab_size, param_dtype), "vocab") if head_bias else None
+        self.head_bias = nnx.data(bias)
+        self.vocab_size = vocab_size
         self.scale = scale
+        self.round_scale = round_scale
         self.dtype = dtype
         self.out_of_range: OutOfRange = out_of_range
 
@@ -61,14 +71,31 @@ class Embed(nnx.Module):
     def __call__(self, ids: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Vectors of `ids` in `dtype`."""
         return embed(
-            self.params(), ids, scale=self.scale, dtype=self.dtype, out_of_range=self.out_of_range
+            self.params(),
+            ids,
+            scale=self.scale,
+            round_scale=self.round_scale,
+            dtype=self.dtype,
+            vocab_size=self.vocab_size,
+            out_of_range=self.out_of_range,
         )
 
     def attend(
-        self, h: Float[Array, "*B T D"], *, softcap: float | None = None
+        self, h: Float[Array, "*B T D"], *, scale: float = 1.0, softcap: float | None = None
     ) -> Float[Array, "*B T V"]:
-        """float32 logits of hidden vectors `h`."""
-        return unembed(self.params(), h, softcap=softcap)
+        """float32 logits of hidden vectors `h`.
+
+        Args:
+          scale: factor on the logits.
+          softcap: c in c tanh(logits / c), which comes last.
+        """
+        if self.head_bias is None:
+            options = {"scale": scale, "softcap": softcap, "vocab_size": self.vocab_size}
+            return unembed(self.params(), h, **options)
+        logits = unembed(self.params(), h, scale=scale, vocab_size=self.vocab_size)
+        bias = self.head_bias[...][: self.vocab_size].astype(logits.dtype)
+        logits += bias.reshape((1,) * (logits.ndim - 1) + bias.shape)
+        return logits if softcap is None else soft_cap(logits, softcap)
 
 
 __all__ = ["Embed"]

@@ -1,64 +1,48 @@
-"""Norms and products as the block uses them: flax's own, with the model's dtypes and names."""
-
-from typing import Any
+"""Norms and products as the block uses them, with the model's dtypes and axis names."""
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flax_pos.functional.norm import layer_norm, rms_norm
 from flax_pos.nnx.config import ModelConfig
-from flax_pos.nnx.params import axes
+from flax_pos.nnx.params import axes, named
 
 
-class RMSNorm(nnx.RMSNorm):
-    """Flax's RMSNorm, computed in float32; the result has the dtype of x."""
+class Norm(nnx.Module):
+    """RMSNorm or LayerNorm over the last axis, as the config says; the dtype of x is kept.
 
-    def __call__(self, x: Float[Array, "*A D"]) -> Float[Array, "*A D"]:
-        return super().__call__(x.astype(jnp.float32)).astype(x.dtype)
+    Args:
+      shape: of the scale: `D`, or `N D` for one scale per head.
+      bias: whether a LayerNorm has a bias; None: as the config says.
+    """
 
+    def __init__(self, config: ModelConfig, *shape: int, bias: bool | None = None):
+        dtype, names = jnp.dtype(config.param_dtype), (None,) * len(shape)
+        self.scale = named(jnp.full(shape, 1 - config.norm_offset, dtype), *names)
+        biased = config.norm == "layer" and (config.norm_bias if bias is None else bias)
+        self.bias = nnx.data(named(jnp.zeros(shape, dtype), *names) if biased else None)
+        self.rms = config.norm == "rms"
+        self.eps = config.norm_eps
+        self.offset = config.norm_offset
 
-class LayerNorm(nnx.LayerNorm):
-    """Flax's LayerNorm, computed in float32; the result has the dtype of x."""
-
-    def __call__(self, x: Float[Array, "*A D"]) -> Float[Array, "*A D"]:
-        return super().__call__(x.astype(jnp.float32)).astype(x.dtype)
-
-
-def norm(config: ModelConfig, *, rngs: nnx.Rngs) -> RMSNorm | LayerNorm:
-    """The model's norm over its width."""
-    if config.norm == "rms":
-        return rms_norm(config, config.width, rngs=rngs)
-    return LayerNorm(
-        config.width,
-        use_bias=config.norm_bias,
-        bias_metadata=axes(None),
-        **_norm_options(config),
-        rngs=rngs,
-    )
-
-
-def rms_norm(config: ModelConfig, features: int, *, rngs: nnx.Rngs) -> RMSNorm:
-    """RMSNorm over `features` channels, whatever the model's norm is."""
-    return RMSNorm(features, **_norm_options(config), rngs=rngs)
-
-
-def _norm_options(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "epsilon": config.norm_eps,
-        "dtype": jnp.float32,
-        "param_dtype": jnp.dtype(config.param_dtype),
-        "use_fast_variance": False,
-        "scale_metadata": axes(None),
-    }
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        scale = self.scale[...]
+        if self.offset:
+            scale = scale.astype(jnp.float32) + self.offset
+        if self.rms:
+            return rms_norm(x, scale, eps=self.eps)
+        bias = None if self.bias is None else self.bias[...]
+        return layer_norm(x, scale, bias, eps=self.eps)
 
 
 def linear(
     config: ModelConfig,
     fan_in: int,
     fan_out: int,
-    names: tuple[str, str],
+    names: tuple[str | None, str | None],
     *,
-    bias: bool,
+    bias: bool = False,
     residual: bool = False,
     rngs: nnx.Rngs,
 ) -> nnx.Linear:
@@ -82,4 +66,4 @@ def linear(
     )
 
 
-__all__ = ["LayerNorm", "RMSNorm", "linear", "norm", "rms_norm"]
+__all__ = ["Norm", "linear"]
