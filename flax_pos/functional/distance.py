@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num
 
 from flax_pos.functional.positions import check_positions
@@ -189,7 +190,7 @@ def relative_shift(scores: Float[Array, "*B T R"], length: int) -> Float[Array, 
 
 
 def query_temperature(
-    positions: Int[Array, "*B T"],
+    positions: Int[ArrayLike, "*B T"],
     *,
     scale: float | Array = 0.1,
     length: int = 8192,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from flax_pos.functional.lookup import OutOfRange, lookup
@@ -81,7 +82,7 @@ def init_embedding(
 
 def embed(
     params: EmbeddingParams,
-    ids: Int[Array, "*B T"],
+    ids: Int[ArrayLike, "*B T"],
     *,
     scale: float | Array | None = None,
     round_scale: bool = False,

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 OutOfRange = Literal["nan", "error", "clip"]
@@ -17,7 +18,7 @@ OutOfRange = Literal["nan", "error", "clip"]
 
 def lookup(
     table: Float[Array, "R D"],
-    index: Int[Array, "*B"],
+    index: Int[ArrayLike, "*B"],
     *,
     size: int | None = None,
     out_of_range: OutOfRange = "nan",
@@ -74,7 +75,7 @@ def lookup(
 
 
 def resolve_index(
-    index: Int[Array, "*B"],
+    index: Int[ArrayLike, "*B"],
     size: int,
     out_of_range: OutOfRange = "nan",
     *,

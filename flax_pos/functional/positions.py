@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 
 def positions_from_mask(
-    mask: Bool[Array, "*B T"], *, start: int | Int[Array, "*B"] = 0, padding: int = -1
+    mask: Bool[ArrayLike, "*B T"] | Int[ArrayLike, "*B T"],
+    *,
+    start: Int[ArrayLike, "*B"] = 0,
+    padding: int = -1,
 ) -> Int[Array, "*B T"]:
     """Position = number of tokens before this one in its row; padding may be anywhere.
 
@@ -39,7 +43,7 @@ def positions_from_mask(
     return jnp.where(mask, count + first, padding)
 
 
-def positions_from_segments(segments: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
+def positions_from_segments(segments: Int[ArrayLike, "*B T"]) -> Int[Array, "*B T"]:
     """Positions that restart at 0 with every run of equal segment ids; -1 where the id is 0.
 
     Args:
@@ -58,7 +62,7 @@ def positions_from_segments(segments: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
 
 def check_positions(
-    positions: int | Int[Array, "*B T"], name: str = "positions", *, axes: int | None = None
+    positions: Int[ArrayLike, "*B T"], name: str = "positions", *, axes: int | None = None
 ) -> Int[Array, "*B T"]:
     """`positions` as int32, once they have been seen to be whole numbers held exactly.
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num
 
 from flax_pos.functional.positions import check_positions
@@ -28,7 +29,7 @@ def check_sinusoid(layout: str, denominator: str, theta) -> None:
 
 
 def sinusoidal(
-    positions: Num[Array, "*B T"],
+    positions: Num[ArrayLike, "*B T"],
     width: int,
     *,
     layout: SinusoidLayout = "interleaved",
