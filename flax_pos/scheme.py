@@ -81,7 +81,7 @@ class Scheme:
 
     # Once per forward ----------------------------------------------------------------------
 
-    def positions(self, index, *, length, key=None, ids=None):
+    def positions(self, index, *, length, key=None, ids=None, prev: Coords | None = None):
         """Where the tokens with order `index` (int32 `*B T`) are put.
 
         Args:
@@ -89,6 +89,8 @@ class Scheme:
           length: total length of the sequence (int or traced int32 scalar).
           key: training noise; None means evaluation.
           ids: token ids `*B T`, for schemes that read structure.
+          prev: coords of the last token before these (`*B 1`), as for `coords`, for schemes that
+            read structure: what they need of the tokens before is in its `pos`.
 
         Returns:
           `*B T`. Pointwise in `index` given `(length, key)`, save for schemes that read `ids`.
@@ -190,8 +192,8 @@ class Wrapper(Scheme):
     def init_layer(self, key, dims):
         return self.inner.init_layer(key, dims)
 
-    def positions(self, index, *, length, key=None, ids=None):
-        return self.inner.positions(index, length=length, key=key, ids=ids)
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
+        return self.inner.positions(index, length=length, key=key, ids=ids, prev=prev)
 
     def embed(self, params, x, pos):
         return self.inner.embed(params, x, pos)

@@ -72,10 +72,10 @@ class Stack(Scheme):
 
     # Once per forward ----------------------------------------------------------------------
 
-    def positions(self, index, *, length, key=None, ids=None):
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
         for i, part in enumerate(self.parts):
             own_key = None if key is None else jax.random.fold_in(key, i)
-            index = part.positions(index, length=length, key=own_key, ids=ids)
+            index = part.positions(index, length=length, key=own_key, ids=ids, prev=prev)
         return index
 
     def embed(self, params, x, pos):
