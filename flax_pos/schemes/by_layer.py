@@ -8,16 +8,38 @@ from flax_pos.schemes.rope import Rope
 from flax_pos.schemes.stack import check_parts, claim
 
 
-@register("by_layer")
-@dataclass(frozen=True, kw_only=True)
-class ByLayer(Scheme):
-    """Layer l uses `parts[pattern[l % len(pattern)]]`.
-
-    The default leaves every fourth layer without positions, as SmolLM3 and Llama 4 do. Layers of
-    the same part share its model parameters.
+class Layered(Scheme):
+    """A scheme that is another one in each layer: layer l uses `parts[pattern[l % len(pattern)]]`.
 
     It has no maths of its own: a model asks `for_layer` (or `plan_layers`) and calls the hooks of
-    what it gets. Window and chunk are those of the layer's scheme.
+    what it gets. Window and chunk are those of the layer's scheme. Layers of the same part share
+    its model parameters. A subclass has `parts` and `pattern`.
+    """
+
+    parts: tuple[Scheme, ...]
+    pattern: tuple[int, ...]
+    relative = claim("relative", all)
+    unbounded = claim("unbounded", all)
+    causal_only = claim("causal_only", any)
+    depends_on_length = claim("depends_on_length", any)
+
+    @property
+    def uses(self):
+        return frozenset().union(*(part.uses for part in self.parts))
+
+    def for_layer(self, layer):
+        return self.parts[self.pattern[layer % len(self.pattern)]].for_layer(layer)
+
+    def init(self, key, dims):
+        raise TypeError(_ADVICE.format(name=self.name, hook="init"))
+
+
+@register("by_layer")
+@dataclass(frozen=True, kw_only=True)
+class ByLayer(Layered):
+    """Layer l uses `parts[pattern[l % len(pattern)]]`.
+
+    The default leaves every fourth layer without positions, as SmolLM3 and Llama 4 do.
     """
 
     parts: tuple[Scheme, ...] = (Rope(), NoPE())
@@ -26,10 +48,6 @@ class ByLayer(Scheme):
 
     paper = "Yang et al. 2025, arXiv:2501.18795"
     formula = "layer l uses parts[pattern[l mod len(pattern)]]"
-    relative = claim("relative", all)
-    unbounded = claim("unbounded", all)
-    causal_only = claim("causal_only", any)
-    depends_on_length = claim("depends_on_length", any)
 
     def __post_init__(self):
         check_parts(self.parts)
@@ -44,26 +62,16 @@ class ByLayer(Scheme):
         if unused:
             raise ValueError(f"part {unused[0]} ({self.parts[unused[0]].name}) is in no layer")
 
-    @property
-    def uses(self):
-        return frozenset().union(*(part.uses for part in self.parts))
 
-    def for_layer(self, layer):
-        return self.parts[self.pattern[layer % len(self.pattern)]].for_layer(layer)
-
-    def init(self, key, dims):
-        raise TypeError(_ADVICE.format(hook="init"))
-
-
-_ADVICE = "by_layer has no {hook} of its own: call it on scheme.for_layer(layer), see plan_layers"
+_ADVICE = "{name} has no {hook} of its own: call it on scheme.for_layer(layer), see plan_layers"
 
 
 def _refuse(hook):
     def refuse(self, *args, **kwargs):
-        raise TypeError(_ADVICE.format(hook=hook))
+        raise TypeError(_ADVICE.format(name=self.name, hook=hook))
 
     return refuse
 
 
 for _hook in HOOKS:
-    setattr(ByLayer, _hook, _refuse(_hook))
+    setattr(Layered, _hook, _refuse(_hook))

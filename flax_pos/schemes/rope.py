@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from flax_pos.functional.angles import fraction_of_turn, turn
 from flax_pos.functional.rope import Layout, RopeSpec, rope_tables, rotate_tables
 from flax_pos.scheme import Scheme, register
 
@@ -90,6 +91,13 @@ class Rope(Scheme):
 
     def _tables(self, pos, head_dim, length, inv_freq=None):
         spec = self._full
+        if jnp.issubdtype(pos.dtype, jnp.floating):  # tokens placed at real numbers
+            whole = jnp.floor(pos)
+            cos, sin = self._tables(whole.astype(jnp.int32), head_dim, length, inv_freq)
+            if inv_freq is None:
+                inv_freq = spec.frequencies(length, head_dim=head_dim)[0]
+            inv_freq = -inv_freq if spec.reverse else inv_freq
+            return turn(cos, sin, *fraction_of_turn(pos - whole, inv_freq))
         if spec.axes is not None:  # positions of text: the same on every axis
             pos = jnp.broadcast_to(pos, (spec.axes.count, *pos.shape))
         return rope_tables(pos, spec, head_dim=head_dim, seq_len=length, inv_freq=inv_freq)
