@@ -1,0 +1,82 @@
+"""Position coupling: digits of the same significance share a position."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from flax_pos.functional.fields import check_ids, check_integer, check_number
+from flax_pos.functional.lookup import lookup
+from flax_pos.functional.structure import (
+    UNKNOWN,
+    after_latest,
+    distance_to_run_end,
+    is_one_of,
+    run_offsets,
+)
+from flax_pos.scheme import Scheme, register
+from flax_pos.schemes.two_level import needs_ids
+
+
+@register("position_coupling")
+@dataclass(frozen=True, kw_only=True)
+class PositionCoupling(Scheme):
+    """For sums such as `653+49=207` with the answer written units first: units are put at e - 1,
+    tens at e - 2 and so on, in operands and answer alike, the signs after operands at e, all
+    other tokens at 0. A trained row for each position is added to the embedding.
+
+    In training e is drawn so that every row of the table is used, one draw for a forward; without
+    a key it is the last row, whatever the length. Reads ids: operands must be seen whole, the
+    answer may come token by token with `prev`. `pos` is `2 position + 1` in the answer.
+    """
+
+    digits: tuple[int, ...] = tuple(range(48, 58))
+    """Token ids of the digits; those of ASCII here."""
+    equals: int = 61
+    """Token id of the sign that the answer follows."""
+    rows: int = 103
+    """Of the table: largest position (the paper's max_pos) + 1."""
+    stddev: float = 0.02
+    """Of the initial table."""
+
+    paper = "Cho et al. 2024, arXiv:2405.20671"
+    formula = "x + W[e - 1 - significance], e ~ U(longest + 2, max_pos) in training"
+    relative = False
+    toy = {"digits": (1, 2, 3, 4), "equals": 5, "rows": 40}
+
+    def __post_init__(self):
+        check_ids("digits", self.digits)
+        check_integer("equals", self.equals, at_least=0)
+        check_integer("rows", self.rows, at_least=4)
+        check_number("stddev", self.stddev, at_least=0)
+
+    def init_model(self, key, dims):
+        return {"rows": self.stddev * jax.random.normal(key, (self.rows, dims.width), jnp.float32)}
+
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
+        ids = needs_ids(self, ids)
+        digit, equals, start = is_one_of(ids, self.digits), ids == self.equals, index <= 0
+        end = jnp.int32(self.rows - 1)
+        before = prev_answer = prev_digit = jnp.zeros_like(start[..., :1], jnp.int32)
+        if prev is not None:
+            prev_answer, at = prev.pos & 1, prev.pos >> 1
+            before = jnp.where(at > 0, end - at, 0)  # digits of the answer so far
+            prev_digit = (1 - prev_answer) * ((at > 0) & (at < end))
+        in_answer = after_latest(equals, start, prev_answer == 1)
+        from_end = distance_to_run_end(digit & ~in_answer, start)
+        if key is not None:
+            longest = jnp.minimum(from_end.max() + 2, self.rows - 1)
+            end = jax.random.randint(key, (), longest, self.rows, jnp.int32)
+        from_start = run_offsets(digit & in_answer, start, before)
+        after_digit = jnp.concatenate([prev_digit == 1, digit[..., :-1]], -1) & ~start
+        sign = equals | (~digit & after_digit & ~in_answer)
+        pos = jnp.where(digit, end - jnp.where(in_answer, from_start, from_end), 0)
+        pos = jnp.where(sign, end, pos)
+        known = (prev is not None) | (jnp.cumsum(start, -1) > 0)
+        fits = (pos > 0) | ~(digit | sign)
+        return jnp.where(known & fits, 2 * pos + in_answer.astype(jnp.int32), UNKNOWN)
+
+    def embed(self, params, x, pos):
+        row = jnp.where(pos < 0, pos, pos >> 1)
+        own = lookup(params["rows"], row, name="position", dtype=jnp.float32)
+        return (x.astype(jnp.float32) + own).astype(x.dtype)

@@ -1,0 +1,67 @@
+"""What schemes share that place a token twice: in a table of their own and for an inner scheme."""
+
+import jax
+import jax.numpy as jnp
+
+from flax_pos.functional.lookup import lookup
+from flax_pos.scheme import Scheme, Wrapper, merge
+
+
+def needs_ids(scheme: Scheme, ids):
+    """`ids`, which must be there."""
+    if ids is None:
+        raise ValueError(f"scheme {scheme.name!r} reads token ids; pass ids to positions")
+    return ids
+
+
+class TwoLevel(Wrapper):
+    """`pos` holds two numbers in one: which row of a trained table is added to the embedding, and
+    where the inner scheme sees the token. A negative `pos` is a token that cannot be placed; its
+    lookup raises, or gives NaN where ids are traced.
+
+    A subclass has the fields `rows` and `stddev` and the method `levels`.
+    """
+
+    rows: int
+    stddev: float
+    relative = False
+
+    def levels(self, pos):
+        """The row of the table and the inner scheme's position of each `pos` that is not
+        negative."""
+        raise NotImplementedError
+
+    @property
+    def uses(self):
+        return self.inner.uses | {"init_model", "positions", "embed"}
+
+    def _inner(self, at):
+        return at._replace(pos=self.levels(at.pos)[1])
+
+    def init_model(self, key, dims):
+        inner_key, own_key = jax.random.split(key)
+        table = self.stddev * jax.random.normal(own_key, (self.rows, dims.width), jnp.float32)
+        return merge(self.inner.init_model(inner_key, dims), {"rows": table})
+
+    def embed(self, params, x, pos):
+        row, inner_pos = self.levels(pos)
+        row = jnp.where(pos < 0, pos, row)
+        own = lookup(params["rows"], row, name="position", dtype=jnp.float32)
+        return self.inner.embed(params, (x.astype(jnp.float32) + own).astype(x.dtype), inner_pos)
+
+    def features(self, pos, dims):
+        return self.inner.features(self.levels(pos)[1], dims)
+
+    def coords(self, params, x, at, prev):
+        prev = None if prev is None else self._inner(prev)
+        return self.inner.coords(params, x, self._inner(at), prev)._replace(pos=at.pos)
+
+    def rotate(self, params, x, at, side):
+        return self.inner.rotate(params, x, self._inner(at), side)
+
+    def bias(self, params, q_at, k_at, heads):
+        return self.inner.bias(params, self._inner(q_at), self._inner(k_at), heads)
+
+    def scores(self, params, pair, carry):
+        pair = pair._replace(q_at=self._inner(pair.q_at), k_at=self._inner(pair.k_at))
+        return self.inner.scores(params, pair, carry)
