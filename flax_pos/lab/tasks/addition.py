@@ -7,19 +7,19 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.lab.tasks.base import register_task
-from flax_pos.lab.tasks.sequence import (
+from flax_pos.lab.tasks.parts import (
     BOS,
     EOS,
     SEP,
     SPECIAL,
     Part,
-    UpToTask,
     alternate,
     backwards,
     draw,
     join,
     token,
 )
+from flax_pos.lab.tasks.sequence import UpToTask
 
 PLUS = SPECIAL
 DIGIT = PLUS + 1
@@ -59,9 +59,7 @@ class Addition(UpToTask):
     def example(self, key, size, largest, variant):
         first_key, second_key, hint_key = jax.random.split(key, 3)
         real = jnp.arange(largest, dtype=jnp.int32) < size
-        a, b = (
-            jnp.where(real, draw(k, largest, 10, first=0), 0) for k in (first_key, second_key)
-        )
+        a, b = (jnp.where(real, draw(k, largest, 10, first=0), 0) for k in (first_key, second_key))
 
         def add(carry, column):
             total = column[0] + column[1] + carry

@@ -7,19 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_pos.lab.tasks.sequence import (
-    BOS,
-    EOS,
-    PAD,
-    SEP,
-    SPECIAL,
-    Example,
-    Part,
-    UpToTask,
-    draw,
-    join,
-    token,
-)
+from flax_pos.lab.tasks.parts import BOS, EOS, PAD, SEP, SPECIAL, Example, Part, draw, join, token
+from flax_pos.lab.tasks.sequence import UpToTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +49,11 @@ class AutomatonTask(UpToTask):
         table = jnp.asarray(self.table, jnp.int32)
         states, symbols = table.shape
         moves = draw(key, largest, symbols, first=0)
-        step = lambda state, move: (table[state, move],) * 2
+
+        def step(state, move):
+            state = table[state, move]
+            return state, state
+
         after = jax.lax.scan(step, jnp.int32(0), moves)[1] + SPECIAL
         moves = moves + SPECIAL + states
         width = self.tokens(largest)
@@ -69,7 +62,7 @@ class AutomatonTask(UpToTask):
             return join(width, *given, token(after[size - 1], answer=True))
         if self.ask == "scratchpad":
             return join(width, *given, Part(after, size, answer=True), token(EOS, answer=True))
-        ids = join(width, *given[:2]).ids
+        ids = join(width, *given).ids  # without the last, which is <sep>
         at = jnp.arange(width, dtype=jnp.int32)
         scored = (at >= 1) & (at <= size)
         labels = jnp.concatenate([jnp.full(1, PAD, jnp.int32), after])

@@ -3,18 +3,8 @@
 import dataclasses
 
 from flax_pos.lab.tasks.base import register_task
-from flax_pos.lab.tasks.sequence import (
-    BOS,
-    EOS,
-    SEP,
-    SPECIAL,
-    Part,
-    UpToTask,
-    check_at_least,
-    draw,
-    join,
-    token,
-)
+from flax_pos.lab.tasks.parts import BOS, EOS, SEP, SPECIAL, Part, draw, join, token
+from flax_pos.lab.tasks.sequence import UpToTask, check_at_least
 
 NEXT = SPECIAL
 

@@ -5,18 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 
 from flax_pos.lab.tasks.base import register_task
-from flax_pos.lab.tasks.sequence import (
-    BOS,
-    EOS,
-    SEP,
-    SPECIAL,
-    Part,
-    UpToTask,
-    check_at_least,
-    draw_different,
-    join,
-    token,
-)
+from flax_pos.lab.tasks.parts import BOS, EOS, SEP, SPECIAL, Part, draw_different, join, token
+from flax_pos.lab.tasks.sequence import UpToTask, check_at_least
 
 
 @register_task("replace")

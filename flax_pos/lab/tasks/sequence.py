@@ -5,7 +5,7 @@ A concrete task derives from `UpToTask` (trained on sizes 1 .. n, tested past n)
 """
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,76 +21,10 @@ from flax_pos.lab.tasks.base import (
     Reach,
     Task,
 )
-
-PAD, BOS, SEP, EOS = range(4)
-SPECIAL = 4
-"""Ids below this one are the four above; a task's own tokens begin here."""
+from flax_pos.lab.tasks.parts import Example
 
 TEST_SEED = np.uint32(2**32 - 1)
 """Test sequences come from this seed, which no training run uses as its data seed."""
-
-
-class Example(NamedTuple):
-    """One sequence, right-padded."""
-
-    ids: jax.Array
-    """int32 `T`."""
-    labels: jax.Array
-    """int32 `T`: the token after each, or what the task asks for there."""
-    scored: jax.Array
-    """bool `T`: labels that count. Each is determined by the ids up to its own position, save in
-    language modelling."""
-
-
-class Part(NamedTuple):
-    """A piece of a sequence: the first `length` of `tokens`."""
-
-    tokens: jax.Array
-    length: jax.Array | int
-    answer: bool = False
-    """Whether the model is scored on predicting these tokens."""
-
-
-def token(value: jax.Array | int, *, answer: bool = False) -> Part:
-    """A part of one token."""
-    return Part(jnp.asarray(value, jnp.int32)[None], 1, answer)
-
-
-def join(width: int, *parts: Part) -> Example:
-    """The next-token example of parts written one after the other, padded to `width` ids."""
-    at = jnp.arange(width + 1, dtype=jnp.int32)
-    tokens = jnp.full_like(at, PAD)
-    answer = jnp.zeros_like(at, bool)
-    start = 0
-    for part in parts:
-        inside = (at >= start) & (at < start + part.length)
-        own = part.tokens[jnp.clip(at - start, 0, part.tokens.shape[0] - 1)]
-        tokens = jnp.where(inside, own, tokens)
-        answer |= inside & part.answer
-        start = start + part.length
-    return Example(tokens[:-1], tokens[1:], answer[1:])
-
-
-def draw(key: jax.Array, count: int, symbols: int, *, first: int = SPECIAL) -> jax.Array:
-    """`count` independent tokens out of `first .. first + symbols - 1`."""
-    return jax.random.randint(key, (count,), first, first + symbols, jnp.int32)
-
-
-def draw_different(key: jax.Array, count: int, symbols: int, *, first: int = SPECIAL) -> jax.Array:
-    """`count` tokens, no two the same."""
-    shuffled = jax.random.permutation(key, jnp.arange(first, first + symbols, dtype=jnp.int32))
-    return shuffled[:count]
-
-
-def backwards(tokens: jax.Array, length: jax.Array | int) -> jax.Array:
-    """The first `length` tokens in reverse order; what follows them has no meaning."""
-    at = jnp.arange(tokens.shape[0], dtype=jnp.int32)
-    return tokens[jnp.clip(length - 1 - at, 0, tokens.shape[0] - 1)]
-
-
-def alternate(first: jax.Array, second: jax.Array) -> jax.Array:
-    """One of each in turn."""
-    return jnp.stack([first, second], axis=-1).reshape(-1)
 
 
 def check_at_least(task: Task, **bounds: int) -> None:
@@ -126,9 +60,7 @@ class SequenceTask(Task):
         """Exact number of ids in a sequence of this size."""
         raise NotImplementedError
 
-    def example(
-        self, key: jax.Array, size: jax.Array, largest: int, variant: jax.Array
-    ) -> Example:
+    def example(self, key: jax.Array, size: jax.Array, largest: int, variant: jax.Array) -> Example:
         """A sequence of a (traced) size up to `largest`, padded to `tokens(largest)` ids."""
         raise NotImplementedError
 
@@ -203,11 +135,11 @@ class SequenceTask(Task):
         sizes, variants, _ = (axis.reshape(-1) for axis in grid)
         keys = jax.random.split(jax.random.key(TEST_SEED), len(sizes))
         largest = self.tested[-1]
-        made = jax.jit(lambda *rows: self._examples(*rows[:2], largest, rows[2]))(
-            keys, sizes, variants
-        )
+        make = lambda keys, sizes, variants: self._examples(keys, sizes, largest, variants)
+        made = jax.jit(make)(keys, sizes, variants)
         length = np.asarray([self.tokens(int(n)) for n in sizes], np.int32)
-        return Evaluation(*(np.asarray(a) for a in made), length)
+        ids, labels, scored = map(np.asarray, made)
+        return Evaluation(ids, labels, scored, length)
 
     # Scores ------------------------------------------------------------------------------------
 
@@ -278,9 +210,12 @@ def plain(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def accuracy_column(key: str, title: str, text: str) -> Column:
+GROUPS = {"exact": "exact match", "token": "right tokens"}
+
+
+def accuracy_column(key: str, group: str, title: str, text: str) -> Column:
     """A share of right answers: higher is better, and no t interval is honest."""
-    return Column(key=key, title=title, help=text, better="high", spread="range")
+    return Column(key=key, group=group, title=title, help=text, better="high", spread="range")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -333,7 +268,7 @@ class UpToTask(SequenceTask):
             ("past", past, f"{past} {self.unit}, never seen in training"),
         )
         return tuple(
-            accuracy_column(f"{kind} {where}", f"{kind} {title}", f"{text}, {which}")
+            accuracy_column(f"{kind} {where}", GROUPS[kind], title, f"{text}, {which}")
             for kind, text in kinds
             for where, title, which in wheres
         )
@@ -377,7 +312,8 @@ class WindowTask(SequenceTask):
         return tuple(
             accuracy_column(
                 f"{self.metric}@{n}",
-                f"{self.metric} {m}×",
+                GROUPS[self.metric],
+                f"{m}×",
                 f"Share of {whole[self.metric]} in sequences of {n} {self.unit}",
             )
             for m, n in zip(self.multiples, self.tested, strict=True)
