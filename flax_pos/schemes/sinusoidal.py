@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from flax_pos.functional.sinusoid import (
     SinusoidDenominator,
@@ -16,23 +17,31 @@ from flax_pos.scheme import Scheme, register
 @register("sinusoidal")
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal(Scheme):
-    """`amplitude * PE[pos]` on top of the token embeddings.
+    """`x + amplitude * PE[pos]`.
 
-    The paper adds PE (RMS 0.71) to embeddings that it scales by sqrt(D) to RMS 1. Models today
-    start with embeddings of RMS 0.02 and no scale, which a PE of amplitude 1 would drown.
+    The paper adds PE to sqrt(D) times the embeddings; without that factor PE drowns them. Here
+    the whole sum is divided by sqrt(D) instead, so that embeddings keep the scale that they have
+    under every other scheme: PE has amplitude 1 / sqrt(D). In a model that scales its embeddings
+    itself (`embed_scale`), set `amplitude=1.0`.
     """
 
     layout: SinusoidLayout = "interleaved"
     theta: float = 10000.0
     denominator: SinusoidDenominator = "half"
-    amplitude: float = 1.0
+    amplitude: float | None = None
+    """Factor on PE; None: `D ** -0.5`."""
 
     paper = "Vaswani et al. 2017, arXiv:1706.03762"
-    formula = "x + a PE, PE[p, 2m] = sin(p theta^(-2m/D)), PE[p, 2m+1] = cos(p theta^(-2m/D))"
+    formula = (
+        "x + PE / sqrt(D), PE[p, 2m] = sin(p theta^(-2m/D)), PE[p, 2m+1] = cos(p theta^(-2m/D))"
+    )
     relative = False
 
     def __post_init__(self):
         check_sinusoid(self.layout, self.denominator, self.theta)
+        given = self.amplitude
+        if given is not None and not isinstance(given, Tracer) and not given > 0:
+            raise ValueError(f"amplitude must be positive, got {given}")
 
     def embed(self, params, x, pos):
         table = sinusoidal(
@@ -42,4 +51,5 @@ class Sinusoidal(Scheme):
             theta=self.theta,
             denominator=self.denominator,
         )
-        return (x.astype(jnp.float32) + self.amplitude * table).astype(x.dtype)
+        amplitude = x.shape[-1] ** -0.5 if self.amplitude is None else self.amplitude
+        return (x.astype(jnp.float32) + amplitude * table).astype(x.dtype)
