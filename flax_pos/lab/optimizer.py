@@ -1,7 +1,6 @@
 """AdamW with warm-up and cosine, the learning rate a traced number, and one step counter."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,18 +53,14 @@ def schedule(config: OptimizerConfig, step: jax.Array, steps: int) -> jax.Array:
     return jnp.where(step < warmup, rise, fall)
 
 
-DECAYED = ("attention", "mlp", "head")
-"""Parameters with one of these in their path decay, if they are matrices."""
+DECAYED = ("kernel", "head")
+"""Last names of the parameters that decay, outside of position schemes."""
 
 
-def decay_mask(params: Any) -> Any:
-    """Which parameters weight decay applies to: a tree of booleans like `params`."""
-
-    def decays(path, leaf) -> bool:
-        names = [str(getattr(p, "key", getattr(p, "name", p))) for p in path]
-        return any(n in DECAYED for n in names) and names[-1] == "kernel" and leaf.ndim > 1
-
-    return jax.tree_util.tree_map_with_path(decays, params)
+def decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
+    """Which parameters, by dotted path, weight decay applies to."""
+    names = {name: name.split(".") for name in params}
+    return {n: path[-1] in DECAYED and path[0] != "position" for n, path in names.items()}
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
@@ -76,4 +71,11 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         if config.weight_decay
         else optax.identity()
     )
-    return optax.chain(clip, optax.scale_by_adam(config.b1, config.b2, config.eps), decay)
+    chain = optax.chain(clip, optax.scale_by_adam(config.b1, config.b2, config.eps), decay)
+
+    def update(gradient, state, params=None):
+        # Optax mixes integers and floats, which a user's strict setting would refuse.
+        with jax.numpy_dtype_promotion("standard"):
+            return chain.update(gradient, state, params)
+
+    return optax.GradientTransformation(chain.init, update)

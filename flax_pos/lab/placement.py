@@ -16,15 +16,18 @@ def prepare_cpu(members: int, cores: int) -> None:
     """Makes one CPU device for each core, each with single-threaded products.
 
     Small products gain nothing from threads, and models trained side by side need no
-    communication. Called before JAX starts; has no effect on accelerators, nor where the user
-    has set the number of CPU devices.
+    communication. Called before JAX starts; has no effect after, nor on accelerators, nor where
+    the user has set the number of CPU devices.
     """
     devices = min(members, cores)
     flags = os.environ.get("XLA_FLAGS", "")
     if devices < 2 or "xla_force_host_platform_device_count" in flags:
         return
     if jax.config.jax_num_cpu_devices < 1:  # pyright: ignore[reportAttributeAccessIssue]
-        jax.config.update("jax_num_cpu_devices", devices)
+        try:
+            jax.config.update("jax_num_cpu_devices", devices)
+        except RuntimeError:  # JAX has started: its devices are what they are
+            return
     if members >= cores and "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
 

@@ -142,7 +142,7 @@ class Program:
         noise = jax.random.fold_in(jax.random.key(member["data_seed"] ^ 0x5EED), state.step)
         loss, gradient = jax.value_and_grad(self.loss_of)(state.params, member, batch, noise)
         rate = member["learning_rate"] * schedule(self.optimizer, state.step, self.steps)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
 
         updates, optimizer = self._update.update(gradient, state.optimizer, state.params)

@@ -35,7 +35,7 @@ def summarise(
     `range` is the smallest and the largest value, for values of which a t interval says nothing
     (accuracies near 0 or 1, seeds that either learn or do not).
     """
-    if not values or any(v is None for v in values):
+    if len(values) == 0 or any(v is None for v in values):
         return None
     array = np.asarray(values, np.float64)
     mean = float(array.mean())

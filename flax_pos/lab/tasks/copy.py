@@ -94,12 +94,12 @@ class Copy(Task):
 
     def measure(self, evaluation, nll, correct, defined) -> Measures:
         scored = evaluation.scored
-        exact = (correct | ~scored).all(axis=1)
+        exact = np.asarray((correct | ~scored).all(axis=1))
         count = (evaluation.length - 2) // 2
         counts = list(range(1, self.test_count + 1))
         accuracy: list[float | None] = []
         for n in counts:
-            rows = np.equal(count, n) & defined
+            rows = (count == n) & defined
             accuracy.append(float(exact[rows].mean()) if rows.any() else None)
 
         inside = np.asarray(count <= self.max_count)
