@@ -103,7 +103,11 @@ def test_parts_with_the_same_feature_names_do_not_mix():
     later = stack.coords(params, X[:, 3:], rest, last)
     for i, factor in enumerate((1, 3)):
         own = f"{i}_sums/total"
-        want = kept.feats[own][:, 2:3] + factor * jnp.cumsum(X[:, 3:, 0], -1) + 2.0 * np.asarray(POS[:, 3:])
+        want = (
+            kept.feats[own][:, 2:3]
+            + factor * jnp.cumsum(X[:, 3:, 0], -1)
+            + 2.0 * np.asarray(POS[:, 3:])
+        )
         np.testing.assert_allclose(later.feats[own], want, rtol=1e-5)
 
 
