@@ -16,12 +16,18 @@ class Alibi(Scheme):
     max_bias: float = 8.0
     """Slopes run down to `2 ** -max_bias` (MPT's `alibi_bias_max`)."""
 
+    scale: float = 1.0
+    """Factor on all slopes (Falcon scales the bias as it scales q.k)."""
+
     paper = "Press et al. 2022, arXiv:2108.12409"
     formula = "b = -m_n |i - j|, m_n = 2^(-8 n / N), n = 1 .. N"
 
     def __post_init__(self):
         if not isinstance(self.max_bias, Tracer) and not self.max_bias > 0:
             raise ValueError(f"max_bias must be positive, got {self.max_bias}")
+        if not isinstance(self.scale, Tracer) and not self.scale > 0:
+            raise ValueError(f"scale must be positive, got {self.scale}")
 
     def bias(self, params, q_at, k_at, heads):
-        return alibi_bias(alibi_slopes(heads, max_bias=self.max_bias), q_at.pos, k_at.pos)
+        slopes = self.scale * alibi_slopes(heads, max_bias=self.max_bias)
+        return alibi_bias(slopes, q_at.pos, k_at.pos)
