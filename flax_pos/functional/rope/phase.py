@@ -23,6 +23,8 @@ from jaxtyping import Array, Float, Int, UInt
 _INV_TWO_PI = Fraction(
     15915494309189533576888376337251436203445964574045644874766734405889679763422653509, 10**83
 )
+_WORTH_KEEPING = 4096
+"""Elements of a table below which computing it again is as cheap as reading it."""
 # 1 / (2 pi) in units of 2**-98, as three uint32 words from the lowest up.
 _INV_TWO_PI_WORDS = tuple(
     np.uint32(round(_INV_TWO_PI * 2**98) >> (32 * i) & 0xFFFFFFFF) for i in range(3)
@@ -126,12 +128,31 @@ def exact_cos_sin(positions: Int[Array, "*S"], inv_freq, dtype=jnp.float32):
     """
     if isinstance(inv_freq, jax.Array):
         return _differentiable_cos_sin(positions, inv_freq.astype(jnp.float32), dtype)
-    return cos_sin_of_turns(turns(positions, turn_words(inv_freq)), dtype)
+    return cos_sin_of_words(positions, turn_words(inv_freq), dtype)
+
+
+@partial(jax.jit, static_argnums=2, inline=True)
+def cos_sin_of_words(positions: Int[Array, "*S"], words: UInt[Array, "2 F"], dtype=jnp.float32):
+    """The same with frequencies as `turn_words` gives them."""
+    make = lambda: cos_sin_of_turns(turns(positions, words), dtype)
+    size = positions.size // positions.shape[-1] * words.shape[-1]
+    if size < _WORTH_KEEPING or jax.default_backend() == "gpu":
+        return make()
+    # Readers would each fuse the tables into their own loop and compute them for every head. A
+    # loop that the compiler cannot see through (it runs once) makes it compute them alone. Which
+    # way is taken changes nothing but speed; GPUs recompute faster than they loop.
+    once = jax.lax.optimization_barrier(jnp.int32(1))
+    # Zeros made of the operands, so that inside shard_map they vary over the same devices.
+    zero = (positions ^ positions).astype(jnp.uint32) + jnp.expand_dims(
+        words[0] ^ words[0], tuple(range(positions.ndim - 1))
+    )
+    zeros = zero.astype(dtype)
+    return jax.lax.fori_loop(0, once, lambda i, _: make(), (zeros, zeros))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _differentiable_cos_sin(positions, inv_freq, dtype):
-    return cos_sin_of_turns(turns(positions, turn_words(inv_freq)), dtype)
+    return cos_sin_of_words(positions, turn_words(inv_freq), dtype)
 
 
 @_differentiable_cos_sin.defjvp

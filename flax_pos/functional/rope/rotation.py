@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flax_pos.functional.rope.turn import turn
+
 Layout = Literal["half", "interleaved", "interleaved_in_half_out"]
 """Which channels form a pair, of R rotated ones.
 
@@ -49,26 +51,9 @@ def rotate_with_tables(
             f"cos and sin must be `*B T F` with 2 F at most the head width {head_dim}, got "
             f"shapes {cos.shape} and {sin.shape}"
         )
+    cos, sin = (align(t, x, name) for t, name in ((cos, "cos"), (sin, "sin")))
     start = head_dim - width if trailing else 0
-    dtype = max(x.dtype, cos.dtype, key=lambda d: d.itemsize)
-    cos, sin = (
-        align(t, x, name).astype(dtype)[..., None, :] for t, name in ((cos, "cos"), (sin, "sin"))
-    )
-    cos, sin = (t.reshape(*t.shape[:-1], blocks, -1) for t in (cos, -sin if inverse else sin))
-    read = "half" if layout == "half" else "interleaved"
-    write = "interleaved" if layout == "interleaved" else "half"
-    if inverse:
-        read, write = write, read
-
-    turned = x[..., start : start + width]
-    shape = turned.shape
-    turned = turned.astype(dtype).reshape(*shape[:-1], blocks, width // blocks)
-    a, b = jnp.split(turned, 2, -1) if read == "half" else (turned[..., ::2], turned[..., 1::2])
-    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], -2 if write == "half" else -1)
-    turned = turned.reshape(shape).astype(x.dtype)
-    if width == head_dim:
-        return turned
-    return jnp.concatenate([x[..., :start], turned, x[..., start + width :]], -1)
+    return turn(x, cos, sin, layout=layout, start=start, blocks=blocks, inverse=inverse)
 
 
 def align(table, x, name: str):

@@ -172,7 +172,7 @@ class RopeSpec:
                 for n in (original, original + 1)
             )
             words = jnp.where(seq_len > original, jnp.asarray(long), jnp.asarray(short))
-            cos, sin = phases.cos_sin_of_turns(phases.turns(at, words), dtype)
+            cos, sin = phases.cos_sin_of_words(at, words, dtype)
         else:
             inv_freq = jnp.asarray(self._inv_freq(seq_len, head_dim, ladder), jnp.float32)
             cos, sin = phases.exact_cos_sin(at, inv_freq, dtype)

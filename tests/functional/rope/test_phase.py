@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rope_oracles import INV_TWO_PI, exact_angles
 
 from flax_pos.functional.rope.frequencies import check_theta, ladder, reference_ladder
 from flax_pos.functional.rope.phase import (
@@ -14,7 +15,6 @@ from flax_pos.functional.rope.phase import (
     multiply_high,
     turn_words,
 )
-from rope_oracles import INV_TWO_PI, exact_angles
 
 RNG = np.random.default_rng(7)
 POSITIONS = np.concatenate(
@@ -148,7 +148,11 @@ def test_ladder_is_correctly_rounded():
             # w == theta ** (-2i / dim)  <=>  w ** dim * theta ** (2i) == 1
             middle = lambda a, b: (Fraction(a) + Fraction(b)) / 2
             power = lambda v, i=i: v**dim * Fraction(theta) ** (2 * i)
-            assert power(middle(w, float(np.nextafter(w, 0)))) <= 1 <= power(middle(w, float(np.nextafter(w, 9))))
+            assert (
+                power(middle(w, float(np.nextafter(w, 0))))
+                <= 1
+                <= power(middle(w, float(np.nextafter(w, 9))))
+            )
 
 
 def test_ladder_of_a_traced_base():

@@ -170,9 +170,7 @@ def test_ntk_aware_divides_the_lowest_frequency_by_alpha():
     plain, wide = (inv_freq(law, 64) for law in (Default(), NTKAware(alpha=8)))
     assert wide[0] == plain[0] == 1
     assert plain[-1] / wide[-1] == pytest.approx(8)
-    np.testing.assert_allclose(
-        wide, (1e4 * 8 ** (64 / 62)) ** (-np.arange(32) / 32), rtol=1e-12
-    )
+    np.testing.assert_allclose(wide, (1e4 * 8 ** (64 / 62)) ** (-np.arange(32) / 32), rtol=1e-12)
 
 
 def test_ntk_by_parts_is_yarn_without_its_factor():
@@ -228,9 +226,7 @@ def test_B39_dynamic_below_the_original_length_is_plain_rope():
     np.testing.assert_array_equal(inv_freq(law, 8, seq_len=10), [1, 0.1, 0.01, 0.001])
     x = jax.random.normal(jax.random.key(0), (1, 10, 2, 8))
     at = jnp.arange(10)[None]
-    np.testing.assert_array_equal(
-        rotate(x, at, RopeSpec(scaling=law)), rotate(x, at, RopeSpec())
-    )
+    np.testing.assert_array_equal(rotate(x, at, RopeSpec(scaling=law)), rotate(x, at, RopeSpec()))
 
 
 def test_B40_dynamic_with_a_short_length_has_no_nan():
