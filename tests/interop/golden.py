@@ -9,8 +9,8 @@ DIRECTORY = Path(__file__).parents[1] / "golden" / "models"
 NAMES = sorted(path.name for path in DIRECTORY.iterdir() if path.is_dir())
 
 
-def io(name: str) -> dict[str, np.ndarray]:
-    with np.load(DIRECTORY / name / "io.npz") as file:
+def io(name: str, directory: Path = DIRECTORY) -> dict[str, np.ndarray]:
+    with np.load(directory / name / "io.npz") as file:
         return {key: file[key] for key in file.files}
 
 

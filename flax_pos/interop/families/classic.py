@@ -138,8 +138,8 @@ OPT = Family(
         "norm_eps": 1e-5,
         "norm_at": lambda keys: "input" if keys.flag("do_layer_norm_before", True) else "sum",
         "final_norm": lambda keys: (
-            keys.flag("do_layer_norm_before", True)
-            and not keys.flag("_remove_final_layer_norm", False)
+            not keys.flag("_remove_final_layer_norm", False)
+            and keys.flag("do_layer_norm_before", True)
         ),
         **{name: flag("enable_bias", True) for name in BIASED},
     },
@@ -245,8 +245,16 @@ MPT = Family(
     },
     must={"no_bias": True, "norm_type": "low_precision_layernorm"},
     accepts=frozenset(
-        ["embedding_fraction", "expansion_ratio", "fc_type", "ffn_config", "init_config"]
-        + ["learned_pos_emb", "tokenizer_name", "verbose"]
+        {
+            "embedding_fraction",
+            "expansion_ratio",
+            "fc_type",
+            "ffn_config",
+            "init_config",
+            "learned_pos_emb",
+            "tokenizer_name",
+            "verbose",
+        }
     ),
     positions=at.mpt,
     prefix="transformer.",

@@ -48,7 +48,7 @@ GEMMA3 = Family(
     types=("gemma3_text", "gemma3"),
     settings={**_GEMMA_SETTINGS, "qk_norm": "head"},
     must=_BIDIRECTIONAL,
-    accepts=frozenset({"cache_implementation", "sliding_window_pattern"}),
+    accepts=frozenset({"cache_implementation", "_sliding_window_pattern"}),
     positions=at.rope,
     **{**LLAMA_NAMES, "block": {**_GEMMA_BLOCK, **QK_NORMS}},
 )
