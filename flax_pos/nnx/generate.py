@@ -32,6 +32,16 @@ class _State(NamedTuple):
     """bool `B`: rows that have ended."""
     step: jax.Array
     """int32: tokens drawn so far."""
+    history: "_History | None"
+    """Only where the scheme depends on the length."""
+
+
+class _History(NamedTuple):
+    """All tokens, for schemes that place every token anew where the length changes them."""
+
+    ids: jax.Array
+    """int32 `B W`: the padded prompts, then the tokens drawn."""
+    mask: jax.Array
 
 
 class _Rules(NamedTuple):
@@ -59,6 +69,10 @@ def generate(
     scheme: Scheme | None = None,
 ) -> Int[Array, "B T+new"]:
     """Continues every row by `max_new_tokens` tokens.
+
+    Tokens are those that the model would choose without a cache. Where the scheme depends on the
+    length (dynamic NTK, LongRoPE), a length that changes it makes all earlier tokens be computed
+    again: once for LongRoPE, at every step past the original length for dynamic NTK.
 
     Args:
       model: the model; it is not changed.
@@ -199,7 +213,11 @@ def _prefill(model: CausalLM, ids, mask, rules: _Rules, *, slots: int, scheme) -
     h, cache = model.hidden(ids, mask=mask, cache=cache, scheme=scheme)
     newest = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
     h = jnp.take_along_axis(h, newest[:, None, None], axis=1)
-    return _draw(model, h, cache, rules, jnp.zeros(batch, bool), jnp.int32(0))
+    history = None
+    if _depends_on_length(model, scheme):
+        later = ((0, 0), (0, slots))
+        history = _History(jnp.pad(ids, later), jnp.pad(mask, later))
+    return _draw(model, h, cache, rules, jnp.zeros(batch, bool), jnp.int32(0), history)
 
 
 @functools.partial(jax.jit, static_argnames="scheme", donate_argnames="state")
@@ -232,17 +250,58 @@ def _put(out: jax.Array, state: _State) -> jax.Array:
 def _advance(model: CausalLM, state: _State, rules: _Rules, scheme) -> _State:
     # Rows that have ended are padding from here on.
     mask = None if rules.eos_ids is None else ~state.done[:, None]
-    h, cache = model.hidden(state.token[:, None], mask=mask, cache=state.cache, scheme=scheme)
-    return _draw(model, h, cache, rules, state.done, state.step)
+
+    def go_on(state: _State):
+        return model.hidden(state.token[:, None], mask=mask, cache=state.cache, scheme=scheme)
+
+    if state.history is None:
+        h, cache = go_on(state)
+        return _draw(model, h, cache, rules, state.done, state.step, None)
+
+    ids, seen = state.history
+    at = ids.shape[1] - state.cache[0].size + state.step - 1
+    put = lambda row, new: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1)
+    history = _History(put(ids, state.token[:, None]), put(seen, ~state.done[:, None]))
+
+    def start_again(state: _State):
+        cache = model.init_cache(ids.shape[0], state.cache[0].size, scheme=scheme)
+        h, cache = model.hidden(history.ids, mask=history.mask, cache=cache, scheme=scheme)
+        newest = h.shape[1] - 1 - jnp.argmax(history.mask[:, ::-1], axis=1)
+        return jnp.take_along_axis(h, newest[:, None, None], axis=1), cache
+
+    before, now = (jnp.max(m.sum(-1, dtype=jnp.int32)) for m in (seen, history.mask))
+    moved = _places_differ(model, scheme, before, now)
+    h, cache = jax.lax.cond(moved, start_again, go_on, state)
+    return _draw(model, h, cache, rules, state.done, state.step, history)
 
 
-def _draw(model: CausalLM, h, cache, rules: _Rules, done, step) -> _State:
+def _depends_on_length(model: CausalLM, scheme: Scheme | None) -> bool:
+    plan = plan_layers(scheme or model.scheme, model.config.layers)
+    return any(part.depends_on_length for part in plan.parts)
+
+
+def _places_differ(model: CausalLM, scheme: Scheme | None, before, now) -> jax.Array:
+    """Whether tokens are placed or rotated otherwise in a sequence of another length, judged by
+    the first two."""
+    index = jnp.arange(2, dtype=jnp.int32)[None]
+
+    def places(length):
+        dims = model.config.dims._replace(length=length)
+        pos = [part.positions(index, length=length, ids=index) for part in parts]
+        return pos, [part.features(p, dims) for part, p in zip(parts, pos, strict=True)]
+
+    parts = plan_layers(scheme or model.scheme, model.config.layers).parts
+    pairs = zip(*map(jax.tree.leaves, (places(before), places(now))), strict=True)
+    return jnp.stack([(a != b).any() for a, b in pairs]).any()
+
+
+def _draw(model: CausalLM, h, cache, rules: _Rules, done, step, history) -> _State:
     """The next token of each row, out of what the head reads (`B 1 D`)."""
     key = None if rules.key is None else jax.random.fold_in(rules.key, step)
     token = jnp.where(done, rules.pad_id, sample(model.logits(h)[:, 0], rules.how, key))
     if rules.eos_ids is not None:
         done |= (token[:, None] == rules.eos_ids).any(-1)
-    return _State(cache, token, done, step + 1)
+    return _State(cache, token, done, step + 1, history)
 
 
 __all__ = ["generate", "stream"]
