@@ -57,18 +57,19 @@ class PositionCoupling(Scheme):
         ids = needs_ids(self, ids)
         digit, equals, start = is_one_of(ids, self.digits), ids == self.equals, index <= 0
         end = jnp.int32(self.rows - 1)
-        before = prev_answer = prev_digit = jnp.zeros_like(start[..., :1], jnp.int32)
+        prev_answer = prev_digit = jnp.zeros_like(start[..., :1])
+        before = prev_answer.astype(jnp.int32)
         if prev is not None:
-            prev_answer, at = prev.pos & 1, prev.pos >> 1
+            prev_answer, at = (prev.pos & 1) == 1, prev.pos >> 1
             before = jnp.where(at > 0, end - at, 0)  # digits of the answer so far
-            prev_digit = (1 - prev_answer) * ((at > 0) & (at < end))
-        in_answer = after_latest(equals, start, prev_answer == 1)
+            prev_digit = ~prev_answer & (at > 0) & (at < end)
+        in_answer = after_latest(equals, start, prev_answer)
         from_end = distance_to_run_end(digit & ~in_answer, start)
         if key is not None:
             longest = jnp.minimum(from_end.max() + 2, self.rows - 1)
             end = jax.random.randint(key, (), longest, self.rows, jnp.int32)
         from_start = run_offsets(digit & in_answer, start, before)
-        after_digit = jnp.concatenate([prev_digit == 1, digit[..., :-1]], -1) & ~start
+        after_digit = jnp.concatenate([prev_digit, digit[..., :-1]], -1) & ~start
         sign = equals | (~digit & after_digit & ~in_answer)
         pos = jnp.where(digit, end - jnp.where(in_answer, from_start, from_end), 0)
         pos = jnp.where(sign, end, pos)

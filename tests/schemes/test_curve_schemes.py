@@ -38,7 +38,8 @@ def test_kerple_starts_within_the_ranges_of_its_code(scheme):
     params = scheme.init_model(jax.random.key(0), dims)
     for name, top in (("p", 2), ("a", 1)):
         values = np.asarray(params[name])
-        assert values.min() >= 0 and 0.95 * top < values.max() <= top
+        assert values.min() >= 0
+        assert 0.95 * top < values.max() <= top
     assert scheme.init_layer(jax.random.key(0), dims) == {}
 
 
@@ -77,8 +78,10 @@ def test_fire():
 
 def test_fire_has_the_defaults_of_its_paper():
     params = Fire().init_layer(jax.random.key(0), DIMS)
-    assert float(params["c"]) == pytest.approx(0.1) and float(params["threshold"]) == 512
-    assert params["w1"].shape == (32,) and params["w2"].shape == (32, DIMS.heads)
+    assert float(params["c"]) == pytest.approx(0.1)
+    assert float(params["threshold"]) == 512
+    assert params["w1"].shape == (32,)
+    assert params["w2"].shape == (32, DIMS.heads)
 
 
 def test_fire_forgets_the_normaliser_only_below_its_threshold():

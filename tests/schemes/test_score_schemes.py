@@ -171,7 +171,8 @@ def test_stick_breaking_takes_its_part_of_what_is_left():
                 left *= 1 - sigmoid(plain(n, i, j))
     close(weights(scheme, c), expected)
     close(weights(scheme, c, **BLOCKS), expected)
-    assert np.all(expected.sum(-1) < 1) and not expected[:, 0].any()
+    assert np.all(expected.sum(-1) < 1)
+    assert not expected[:, 0].any()
 
 
 def test_stick_breaking_stays_finite_where_a_key_takes_all():
