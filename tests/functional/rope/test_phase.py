@@ -146,13 +146,12 @@ def test_ladder_is_correctly_rounded():
     for theta, dim in ((1e4, 24), (1e6, 32), (2.5e5, 36)):
         for i, w in enumerate(ladder(theta, dim).tolist()):
             # w == theta ** (-2i / dim)  <=>  w ** dim * theta ** (2i) == 1
-            middle = lambda a, b: (Fraction(a) + Fraction(b)) / 2
-            power = lambda v, i=i: v**dim * Fraction(theta) ** (2 * i)
-            assert (
-                power(middle(w, float(np.nextafter(w, 0))))
-                <= 1
-                <= power(middle(w, float(np.nextafter(w, 9))))
+            below, above = (
+                ((Fraction(w) + Fraction(float(np.nextafter(w, to)))) / 2) ** dim
+                * Fraction(theta) ** (2 * i)
+                for to in (0, 9)
             )
+            assert below <= 1 <= above
 
 
 def test_ladder_of_a_traced_base():

@@ -345,7 +345,7 @@ def test_B71_rotation_by_a_delta(layout, partial):
             np.testing.assert_array_equal(moved[..., 4:], x[..., 4:])
 
 
-# Options of the reference's rounding ---------------------------------------------------------------
+# Options of the reference's rounding --------------------------------------------------------------
 
 
 def test_cast_early_rotates_in_16_bits():
@@ -360,7 +360,7 @@ def test_cast_early_rotates_in_16_bits():
     assert not (got == rotate(x, where, RopeSpec())).all()
 
 
-# What is refused -----------------------------------------------------------------------------------
+# What is refused ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -130,22 +130,19 @@ def test_factor_on_cos_and_sin(law, want):
 
 
 @pytest.mark.parametrize(
-    ("settings", "ends"),
+    ("factor", "original", "settings", "theta", "dim", "ends"),
     [
-        (dict(factor=32, original=4096, truncate=False, theta=1.5e5, dim=64), (8.092779, 17.398025)),
-        (dict(factor=40, original=4096, theta=1e4, dim=64), (10, 23)),
-        (dict(factor=4, original=32768, theta=1e6, dim=128), (23, 40)),
-        (dict(factor=32, original=4096, beta_fast=1, beta_slow=1, theta=5e4, dim=64), (19, 20)),
-        (dict(factor=16, original=16384, theta=1e6, dim=128), (20, 37)),
-        (dict(factor=128, original=8192, theta=1e4, dim=64), (12, 25)),
-        (dict(factor=2048, original=512, theta=1e4, dim=64), (3, 16)),
+        (32, 4096, {"truncate": False}, 1.5e5, 64, (8.092779, 17.398025)),
+        (40, 4096, {}, 1e4, 64, (10, 23)),
+        (4, 32768, {}, 1e6, 128, (23, 40)),
+        (32, 4096, {"beta_fast": 1, "beta_slow": 1}, 5e4, 64, (19, 20)),
+        (16, 16384, {}, 1e6, 128, (20, 37)),
+        (128, 8192, {}, 1e4, 64, (12, 25)),
+        (2048, 512, {}, 1e4, 64, (3, 16)),
     ],
-)  # fmt: skip
-def test_yarn_ramp_ends(settings, ends):
-    theta, dim = settings.pop("theta"), settings.pop("dim")
-    ramp = yarn_settings(settings.pop("factor"), settings.pop("original"), **settings).ramp(
-        theta, dim
-    )
+)
+def test_yarn_ramp_ends(factor, original, settings, theta, dim, ends):
+    ramp = yarn_settings(factor, original, **settings).ramp(theta, dim)
     low, high = ends
     want = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
     np.testing.assert_allclose(ramp, want, atol=1e-6)
@@ -174,7 +171,7 @@ def test_ntk_aware_divides_the_lowest_frequency_by_alpha():
 
 
 def test_ntk_by_parts_is_yarn_without_its_factor():
-    settings = dict(factor=4.0, original_max_position_embeddings=256)
+    settings = {"factor": 4.0, "original_max_position_embeddings": 256}
     parts, yarn = ntk_by_parts(**settings), Yarn(**settings)
     np.testing.assert_array_equal(inv_freq(parts, 64), inv_freq(yarn, 64))
     assert parts.cos_sin_factor() == 1
