@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_pos.attention.cache import KeyPlace, KVCache, place_keys
+from flax_pos.attention.cache import KeyPlace, KVCache, last, place_keys
 from flax_pos.attention.dispatch import attend
 from flax_pos.attention.layer import attend_cached, prepare
 from flax_pos.functional.positions import (
@@ -80,8 +80,6 @@ class Placement(NamedTuple):
     plan: LayerPlan
     params: Params
     """As from `init_positions`."""
-    dims: Dims
-    """With the length of this forward."""
     at: tuple[Coords, ...]
     """One for each of `plan.parts`, as the next two."""
     features: tuple[dict[str, jax.Array], ...]
@@ -103,19 +101,6 @@ class Placement(NamedTuple):
             self.contiguous,
             self.key_places[part],
         )
-
-    def with_cache(self, caches: Sequence[KVCache], key: jax.Array | None = None) -> "Placement":
-        """For decoding: adds where cached keys are now, once for all layers of a scheme.
-
-        Args:
-          caches: for each of `plan.parts` the cache of any one layer that uses it.
-          key: what `place` was given.
-        """
-        places = [
-            place_keys(part, cache, at, self.dims, key=key) if part.depends_on_length else None
-            for part, cache, at in zip(self.plan.parts, caches, self.at, strict=True)
-        ]
-        return self._replace(key_places=tuple(places))
 
 
 # Parameters ------------------------------------------------------------------------------------
@@ -263,7 +248,7 @@ def place(
     positions: jax.Array | None = None,
     mask: jax.Array | None = None,
     segments: jax.Array | None = None,
-    start: jax.Array | None = None,
+    caches: Sequence[KVCache] | None = None,
     length: Any = None,
     key: jax.Array | None = None,
     ids: jax.Array | None = None,
@@ -277,7 +262,9 @@ def place(
       x: token embeddings `*B T D`.
       positions: int `*B T`: where the tokens are, if that is not their order; schemes that move
         positions move these. The order that masks use still comes from `mask` or `segments`.
-      mask, segments, start: as in `order`.
+      mask, segments: as in `order`.
+      caches: when the tokens continue cached ones: those of the first layers, in order, as many
+        as it takes to meet every scheme; before these tokens.
       length: total length of the sequence (int or traced int32 scalar); None: largest position
         + 1.
       key: training noise for positions; None means evaluation.
@@ -294,9 +281,11 @@ def place(
     if positions is not None:
         check_per_token("positions", positions, shape)
         positions = check_positions(positions)
-    plain = positions is None and mask is None and segments is None and start is None
-    if plain and shape[-1] > dims.max_len:
+    contiguous = mask is None and segments is None and caches is None
+    plain = contiguous and positions is None
+    if plain:
         check_reach(plan, shape[-1], dims.max_len)
+    start = None if caches is None else caches[0].length
     index, segment = order(shape, mask=mask, segments=segments, start=start)
     # Padding is put at 0, where it does no harm: nothing sees it.
     base = jnp.where(index >= 0, index if positions is None else positions, 0)
@@ -305,15 +294,20 @@ def place(
         traced = not plain and any(part.depends_on_length for part in plan.parts)
         length = jnp.max(base) + 1 if traced else shape[-1]
     dims = dims._replace(length=length)
-    at, features = [], []
+    at, features, key_places = [], [], []
     for i, part in enumerate(plan.parts):
-        pos = part.positions(base, length=length, key=key, ids=ids)
+        cache = None if caches is None else caches[plan.part_of.index(i)]
+        prev = None if cache is None else last(cache)
+        pos = part.positions(base, length=length, key=key, ids=ids, prev=prev)
         x = part.embed(params[str(i)]["model"], x, pos)
         at.append(Coords(index, pos, {}, segment))
         features.append(part.features(pos, dims))
-    contiguous = mask is None and segments is None and start is None
-    none = (None,) * len(plan.parts)
-    return x, Placement(plan, params, dims, tuple(at), tuple(features), none, contiguous)
+        if cache is None or not part.depends_on_length:
+            key_places.append(None)
+        else:
+            key_places.append(place_keys(part, cache, at[-1], dims, key=key))
+    once = tuple(at), tuple(features), tuple(key_places)
+    return x, Placement(plan, params, *once, contiguous)
 
 
 def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:

@@ -16,7 +16,7 @@ from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.embed import Embed
 from flax_pos.nnx.layers import Norm, linear
 from flax_pos.nnx.position import PositionEncoding
-from flax_pos.scheme import LayerPlan, Scheme, plan_layers
+from flax_pos.scheme import Scheme, plan_layers
 
 Cache = tuple[KVCache, ...]
 """With `scan_layers`, one stacked cache for each layer of the scheme's period; otherwise one for
@@ -124,7 +124,6 @@ class CausalLM(nnx.Module):
         mask: Bool[Array, "*B T"] | None = None,
         segments: Int[Array, "*B T"] | None = None,
         cache: Cache | None = None,
-        key: jax.Array | None = None,
         scheme: Scheme | None = None,
         **where,
     ) -> tuple[Float[Array, "*B T D"], Cache | None]:
@@ -135,15 +134,13 @@ class CausalLM(nnx.Module):
         for name, given in (("mask", mask), ("segments", segments)):
             check_per_token(name, given, ids.shape)
             ids = ids if given is None else jnp.where(given.astype(bool), ids, 0)
-        start = None
-        if cache is not None:
-            start = cache[0].length[0] if self.config.scan_layers else cache[0].length
+        caches = cache
+        if cache is not None and self.config.scan_layers:
+            caches = [_row(stack, 0) for stack in cache]
         x = _through(self.embed(ids), self.embed_in, self.embed_norm)
         x, placement = self.position(
-            x, scheme=scheme, mask=mask, segments=segments, start=start, key=key, ids=ids, **where
+            x, scheme=scheme, mask=mask, segments=segments, caches=caches, ids=ids, **where
         )
-        if cache is not None:
-            placement = placement.with_cache(self._cache_of_parts(placement.plan, cache), key)
         run = self._scan if self.config.scan_layers else self._unroll
         x, cache = run(x, placement, cache)
         return _through(x, self.norm, self.embed_out), cache
@@ -223,10 +220,6 @@ class CausalLM(nnx.Module):
         if self.config.remat:
             step = jax.checkpoint(step, prevent_cse=False)
         return jax.lax.scan(step, x, xs)
-
-    def _cache_of_parts(self, plan: LayerPlan, cache: Cache) -> list[KVCache]:
-        firsts = [cache[plan.part_of.index(part)] for part in range(len(plan.parts))]
-        return [_row(first, 0) for first in firsts] if self.config.scan_layers else firsts
 
     def _unroll(self, x, placement: Placement, cache: Cache | None):
         out = []

@@ -37,7 +37,7 @@ class PositionEncoding(nnx.Module):
         Args:
           x: token embeddings `*B T D`.
           scheme: another scheme for this call, with the same parameters.
-          where: `positions`, `mask`, `segments`, `start`, `length`, `key` and `ids`, as in
+          where: `positions`, `mask`, `segments`, `caches`, `length`, `key` and `ids`, as in
             `flax_pos.attention.place`.
 
         Returns:
