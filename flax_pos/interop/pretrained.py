@@ -28,6 +28,7 @@ from flax_pos.nnx.config import ModelConfig
 from flax_pos.scheme import Scheme
 
 CONFIG = "config.json"
+MOST_HEADS = 2**12
 TIED = "tie_word_embeddings"
 
 
@@ -56,7 +57,7 @@ def load_pretrained(
     Args:
       path: a directory with `config.json` and safetensors files, as Hugging Face libraries write
         it, or a GGUF file. No code from it is run, and no pickle is read.
-      dtype: compute dtype. None: that of the stored embedding.
+      dtype: compute dtype. None: `param_dtype`, or that of the stored embedding.
       param_dtype: dtype of the parameters. None: each as it is stored (quantised GGUF tensors
         become float32).
       tied: whether the head is the embedding. None: as the config says, which must agree with
@@ -80,20 +81,28 @@ def load_pretrained(
     origin = Origin(json.dumps(text), *_prefixes(files, family, source))
     embedding, head = origin.prefix + family.embedding, f"{origin.head_prefix}{family.head}.weight"
     tied, files = _tie(files, keys.flag(TIED, None), tied, embedding, head, source)
-    stored = _dtype_name(files[embedding].dtype)
+    stored = files[embedding].dtype.name
     changes: dict[str, Any] = {
         "tied": tied,
-        "dtype": dtype or stored,
+        "dtype": dtype or param_dtype or stored,
         "param_dtype": param_dtype or stored,
         "scan_layers": scan_layers,
         "vocab_rows": files.info[embedding].shape[0],
     }
-    config, scheme = read_config(keys, family, changes)
+    if "float64" in changes.values() and not jax.config.read("jax_enable_x64"):
+        raise CheckpointError(
+            f"{source} holds float64, which jax rounds to float32 unless jax_enable_x64 is set: "
+            'ask for it with param_dtype="float32"'
+        )
+    config, scheme = read_config(keys, family, changes, most_layers=len(files))
     keys.check_all_read(family.accepts | frozenset(ignore_keys))
-    model = nnx.eval_shape(lambda: CausalLM(config, scheme, rngs=nnx.Rngs(0)))
+    try:
+        model = nnx.eval_shape(lambda: CausalLM(config, scheme, rngs=nnx.Rngs(0)))
+    except (OverflowError, TypeError, ValueError) as error:  # sizes that no array can have
+        raise CheckpointError(f"{keys.source}: {error}") from error
     shapes = param_shapes(model)
     plan = plan_of(model, family, origin)
-    nested = len(text) < len(raw)
+    nested = text != raw
     for name in unused_names(files, plan, family):
         if name != head and (name.startswith(origin.prefix) or not nested):
             raise CheckpointError(f"{source}: nothing takes the tensor {name!r}")
@@ -111,14 +120,18 @@ def _open(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def read_config(
-    keys: Keys, family: Family, changes: Mapping[str, Any]
+    keys: Keys, family: Family, changes: Mapping[str, Any], *, most_layers: int = MOST_HEADS
 ) -> tuple[ModelConfig, Scheme]:
     """The model and the scheme that a config describes, with some fields as in `changes`.
 
     Raises:
-      CheckpointError: sizes and settings that do not fit each other.
+      CheckpointError: sizes and settings that do not fit each other, or more layers than
+        `most_layers`.
     """
     settings = {**family.read_settings(keys), **changes}
+    for name, most in (("layers", most_layers), ("heads", MOST_HEADS)):
+        if settings[name] > most:
+            raise CheckpointError(f"{keys.source}: {name}={settings[name]}, but at most {most} fit")
     if settings.get("vocab_rows") == settings["vocab_size"]:
         settings["vocab_rows"] = None
     try:
@@ -209,16 +222,6 @@ class _Renamed(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _dtype_name(dtype: np.dtype) -> str:
-    name = jnp.dtype(dtype).name
-    if name == "float64" and not jax.config.read("jax_enable_x64"):
-        raise CheckpointError(
-            "the weights are float64, which jax rounds to float32 unless jax_enable_x64 is set: "
-            'pass param_dtype="float32", dtype="float32"'
-        )
-    return name
 
 
 # Parameters ---------------------------------------------------------------------------------------

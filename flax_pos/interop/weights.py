@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from flax_pos.interop.errors import CheckpointError
@@ -207,7 +208,14 @@ def _floating(tensor: np.ndarray, name: str, dtype: np.dtype | None, source: str
             f"{source}: {name!r} holds {tensor.dtype} of shape {tensor.shape}; weights must be "
             "floating point numbers"
         )
-    return tensor if dtype is None else tensor.astype(dtype)
+    if dtype is not None:
+        return tensor.astype(dtype)
+    if tensor.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
+        raise CheckpointError(
+            f"{source}: {name!r} is float64, which jax rounds to float32 unless jax_enable_x64 is "
+            'set; ask for it with param_dtype="float32"'
+        )
+    return tensor
 
 
 def unused_names(files: Mapping[str, Any], plan: Sequence[Slot], family: Family) -> list[str]:

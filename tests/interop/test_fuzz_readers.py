@@ -1,11 +1,15 @@
 """Files with bytes changed, cut, repeated and swapped end in a mapping or a `CheckpointError`."""
 
+import json
+
+import golden
 import numpy as np
 import pytest
 from interop_files import byte_pairs, write_gguf
 
-from flax_pos.interop.errors import CheckpointError
+from flax_pos.interop import CheckpointError, load_pretrained
 from flax_pos.interop.gguf_file import GGUFFile
+from flax_pos.interop.jsonfile import read_json
 from flax_pos.interop.safetensors_files import SafetensorsFiles, write_safetensors
 from flax_pos.interop.tokenizer import load_tokenizer
 
@@ -61,3 +65,28 @@ def test_readers_survive_mutated_files(tmp_path, kind):
         except CheckpointError:
             refused += 1
     assert refused > 300
+
+
+STRANGE = [None, True, False, 0, 1, -1, 3, 2**31, 2**63, 1e400, float("nan"), 0.5, -2.5, "", "gelu",
+           "x" * 1000, [], [1, 2], {}, {"rope_type": "yarn"}, {"a": {"b": None}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["llama_yarn", "deepseek_v3", "falcon_rope", "mpt", "smollm3"])
+def test_models_survive_mutated_configs(tmp_path, name):
+    source = golden.DIRECTORY / name
+    (tmp_path / "model.safetensors").symlink_to(source / "model.safetensors")
+    good = read_json(source / "config.json")
+    rng = np.random.default_rng(0)
+    loaded = 0
+    for _ in range(120):
+        config = dict(good)
+        for _ in range(rng.integers(1, 3)):
+            key = list(good)[rng.integers(len(good))]
+            config[key] = STRANGE[rng.integers(len(STRANGE))]
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        try:
+            load_pretrained(tmp_path)
+            loaded += 1
+        except CheckpointError:
+            pass
+    assert 0 < loaded < 120
