@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int, Integer, Num
 
 from flax_pos.functional.positions import check_positions
 
@@ -190,7 +190,7 @@ def relative_shift(scores: Float[Array, "*B T R"], length: int) -> Float[Array, 
 
 
 def query_temperature(
-    positions: Int[ArrayLike, "*B T"],
+    positions: Integer[ArrayLike, "*B T"],
     *,
     scale: float | Array = 0.1,
     length: int = 8192,

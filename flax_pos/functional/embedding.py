@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from flax_pos.functional.lookup import OutOfRange, lookup
 
@@ -82,14 +82,14 @@ def init_embedding(
 
 def embed(
     params: EmbeddingParams,
-    ids: Int[ArrayLike, "*B T"],
+    ids: Integer[ArrayLike, "*B"],
     *,
     scale: float | Array | None = None,
     round_scale: bool = False,
     dtype: Any = None,
     vocab_size: int | None = None,
     out_of_range: OutOfRange = "nan",
-) -> Float[Array, "*B T D"]:
+) -> Float[Array, "*B D"]:
     """Token embeddings.
 
     Args:

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 OutOfRange = Literal["nan", "error", "clip"]
 
 
 def lookup(
     table: Float[Array, "R D"],
-    index: Int[ArrayLike, "*B"],
+    index: Integer[ArrayLike, "*B"],
     *,
     size: int | None = None,
     out_of_range: OutOfRange = "nan",
@@ -75,7 +75,7 @@ def lookup(
 
 
 def resolve_index(
-    index: Int[ArrayLike, "*B"],
+    index: Integer[ArrayLike, "*B"],
     size: int,
     out_of_range: OutOfRange = "nan",
     *,
@@ -97,13 +97,14 @@ def resolve_index(
     xp = np if isinstance(at, np.ndarray) else jnp
     known = None if padding_index is None else at != padding_index
     if out_of_range == "clip":
+        known = None if known is None else jnp.asarray(known)
         return jnp.asarray(xp.clip(at, 0, size - 1), jnp.int32), known, None
     inside = (at >= 0) & (at < size)
     valid: Any = inside if known is None else inside | ~known
     safe = jnp.asarray(xp.where(inside, at, 0), jnp.int32)
     if xp is np:
         _raise_if_bad(at, valid, size=size, name=name)
-        return safe, known, None
+        return safe, None if known is None else jnp.asarray(known), None
     if out_of_range == "error":
         jax.debug.callback(_raise_if_bad, at, valid, size=size, name=name)
     return safe, known, valid

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Integer
 
 from flax_pos.functional.embedding import cap_logits
 from flax_pos.functional.lookup import OutOfRange, resolve_index
@@ -23,7 +23,7 @@ tokens: fewer would read the whole table for too little work."""
 def linear_cross_entropy(
     h: Float[Array, "*B D"],
     table: Float[Array, "V D"] | Float[Array, "D V"],
-    labels: Int[Array, "*B"],
+    labels: Integer[Array, "*B"],
     *,
     table_axes: HeadAxes = "VD",
     mask: Bool[Array, "*B"] | None = None,

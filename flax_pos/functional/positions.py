@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Integer
 
 
 def positions_from_mask(
-    mask: Bool[ArrayLike, "*B T"] | Int[ArrayLike, "*B T"],
+    mask: Bool[ArrayLike, "*B T"] | Integer[ArrayLike, "*B T"],
     *,
-    start: Int[ArrayLike, "*B"] = 0,
+    start: Integer[ArrayLike, "*B"] = 0,
     padding: int = -1,
 ) -> Int[Array, "*B T"]:
     """Position = number of tokens before this one in its row; padding may be anywhere.
@@ -43,7 +43,7 @@ def positions_from_mask(
     return jnp.where(mask, count + first, padding)
 
 
-def positions_from_segments(segments: Int[ArrayLike, "*B T"]) -> Int[Array, "*B T"]:
+def positions_from_segments(segments: Integer[ArrayLike, "*B T"]) -> Int[Array, "*B T"]:
     """Positions that restart at 0 with every run of equal segment ids; -1 where the id is 0.
 
     Args:
@@ -62,8 +62,8 @@ def positions_from_segments(segments: Int[ArrayLike, "*B T"]) -> Int[Array, "*B 
 
 
 def check_positions(
-    positions: Int[ArrayLike, "*B T"], name: str = "positions", *, axes: int | None = None
-) -> Int[Array, "*B T"]:
+    positions: Integer[ArrayLike, "*B"], name: str = "positions", *, axes: int | None = None
+) -> Int[Array, "*B"]:
     """`positions` as int32, once they have been seen to be whole numbers held exactly.
 
     Args:

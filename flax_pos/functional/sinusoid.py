@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num
 
-from flax_pos.functional.positions import check_positions
-from flax_pos.functional.rope.phase import exact_cos_sin
+from flax_pos.functional.angles import cos_sin_at
 
 SinusoidLayout = Literal["interleaved", "half", "half_cos_first"]
 SinusoidDenominator = Literal["half", "half_minus_one"]
@@ -29,7 +27,7 @@ def check_sinusoid(layout: str, denominator: str, theta) -> None:
 
 
 def sinusoidal(
-    positions: Num[ArrayLike, "*B T"],
+    positions: Num[Array, "*B T"],
     width: int,
     *,
     layout: SinusoidLayout = "interleaved",
@@ -39,8 +37,8 @@ def sinusoidal(
     """Sines and cosines of `position * theta ** (-i / n)` (Vaswani et al. 2017, section 3.5).
 
     Args:
-      positions: integers of at least 32 bits; the phase is exact at any of them. Or floating,
-        where tokens are placed at real numbers: the phase is then formed in float32.
+      positions: integers of at least 32 bits, or float32 where tokens are placed at real numbers;
+        the phase of a whole position is exact however far it is.
       width: D, also odd: the last channel is then a sine (`"half"`) or zero (`"half_minus_one"`).
       layout: `"interleaved"`: sin, cos, sin, cos, ... (the paper, DistilBERT). `"half"`: all
         sines, then all cosines (tensor2tensor, Marian, Whisper). `"half_cos_first"`: cosines
@@ -73,12 +71,7 @@ def sinusoidal(
         inv_freq = jnp.asarray(theta, jnp.float32) ** jnp.asarray(exponents, jnp.float32)
     else:
         inv_freq = np.float64(theta) ** exponents
-    if jnp.result_type(positions) in (jnp.float32, jnp.float64):
-        steps = jnp.asarray(inv_freq, jnp.float32)
-        phase = jnp.tensordot(jnp.asarray(positions, jnp.float32), steps, axes=0)
-        cos, sin = jnp.cos(phase), jnp.sin(phase)
-    else:
-        cos, sin = exact_cos_sin(check_positions(positions)[..., None], inv_freq)
+    cos, sin = cos_sin_at(positions, inv_freq)
     cos = cos[..., :cosines]
     if layout == "interleaved":
         pairs = jnp.stack([sin[..., :cosines], cos], axis=-1)

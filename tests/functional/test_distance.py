@@ -167,7 +167,7 @@ def test_t5_buckets_are_monotone_and_all_used(bidirectional, quarter, beyond):
     num_buckets = 4 * quarter
     single = quarter if bidirectional else 2 * quarter
     side = 2 * quarter if bidirectional else 4 * quarter
-    n, last = np.arange(600), single + beyond
+    n, last = jnp.arange(600), single + beyond
     options = {"bidirectional": bidirectional, "num_buckets": num_buckets, "max_distance": last}
     before = np.asarray(t5_buckets(-n, **options))
     assert (np.diff(before) >= 0).all()

@@ -94,9 +94,11 @@ def test_eager_equals_compiled():
 
 
 def test_real_positions_lie_between_whole_ones():
-    out = sinusoidal(jnp.array([0.5, 2.0]), 4)
+    out = sinusoidal(jnp.array([0.5, 2.0, 2**20 + 0.5]), 4)
     np.testing.assert_allclose(out[0, :2], [np.sin(0.5), np.cos(0.5)], atol=1e-6)
     np.testing.assert_allclose(out[1], sinusoidal(jnp.array([2]), 4)[0], atol=1e-6)
+    far = (2**20 + 0.5) * np.array([1, 0.01])
+    np.testing.assert_allclose(out[2, ::2], np.sin(far), atol=2e-6)
 
 
 def test_transforms_strict_promotion_and_x64_change_nothing():
