@@ -12,7 +12,10 @@ COMMANDS = {
     "schemes": "list all registered position schemes",
     "sample": "continue a text with a trained model",
     "report": "write a run's table, figures and report again",
+    "generate": "continue a text with a pretrained model",
 }
+PRETRAINED = ("generate",)
+"""Commands of `flax_pos.interop`; the others are the lab's."""
 BAD_INPUT, STOPPED = 2, 130
 NEEDED = ("tyro", "rich", "matplotlib", "orbax", "tokenizers")
 
@@ -43,13 +46,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "flax-pos") -> int:
 def _run(name: str, argv: Sequence[str], prog: str) -> int:
     from rich.console import Console
 
-    from flax_pos.lab import commands
+    from flax_pos.interop.errors import CheckpointError
     from flax_pos.lab.errors import UserError
     from flax_pos.lab.run import Interrupted
 
+    home = "flax_pos.interop.commands" if name in PRETRAINED else "flax_pos.lab.commands"
     try:
-        getattr(commands, name)(argv, prog, Console())
-    except UserError as error:
+        getattr(importlib.import_module(home), name)(argv, prog, Console())
+    except (UserError, CheckpointError) as error:
         if os.environ.get("FLAX_POS_TRACEBACK"):
             raise
         return _fail(prog, str(error))
