@@ -75,6 +75,25 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
     raise CheckpointError(f"{path} has no tokenizer: neither tokenizer.json nor vocab and merges")
 
 
+def end_tokens(path: str | os.PathLike) -> tuple[int, ...]:
+    """Ids after which a checkpoint's model has nothing more to say; empty where it does not tell.
+
+    Raises:
+      CheckpointError: files that cannot be read, or that name something else than token ids.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf":
+        found = GGUFFile(path).metadata.get("tokenizer.ggml.eos_token_id")
+    else:
+        files = (path / "generation_config.json", path / "config.json")
+        read = (read_json(file).get("eos_token_id") for file in files if file.exists())
+        found = next((ids for ids in read if ids is not None), None)
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
+        raise CheckpointError(f"{path}: eos_token_id={str(found)[:60]} is no token id")
+    return tuple(ids)
+
+
 def _read_text(path: Path) -> str:
     with path.open("rb") as file:
         raw = file.read(MAX_BYTES + 1)
@@ -203,4 +222,4 @@ def _bpe(vocab: dict[str, int], pairs: list[tuple[str, str]], source: str, **opt
         raise CheckpointError(f"{source} is not a byte-pair tokenizer: {error}") from error
 
 
-__all__ = ["load_tokenizer"]
+__all__ = ["end_tokens", "load_tokenizer"]

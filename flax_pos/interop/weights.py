@@ -11,7 +11,7 @@ from flax_pos.interop.errors import CheckpointError
 from flax_pos.interop.family import Family, Fused, PerHead
 from flax_pos.types import Dims
 
-Path = tuple[str | int, ...]
+Path = tuple[Any, ...]
 """Of a parameter, as `flax.nnx.to_flat_state` gives it."""
 Shapes = Mapping[Path, tuple[int, ...]]
 HEAD, HEAD_BIAS = ("embed", "head"), ("embed", "head_bias")

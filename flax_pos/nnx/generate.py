@@ -300,7 +300,7 @@ def _draw(model: CausalLM, h, cache, rules: _Rules, done, step, history) -> _Sta
     key = None if rules.key is None else jax.random.fold_in(rules.key, step)
     token = jnp.where(done, rules.pad_id, sample(model.logits(h)[:, 0], rules.how, key))
     if rules.eos_ids is not None:
-        done |= (token[:, None] == rules.eos_ids).any(-1)
+        done |= (token[:, None] == rules.eos_ids[None]).any(-1)
     return _State(cache, token, done, step + 1, history)
 
 

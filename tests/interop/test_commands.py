@@ -1,0 +1,91 @@
+import io
+import json
+import shutil
+
+import golden
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from flax_pos import cli
+from flax_pos.interop import CheckpointError
+from flax_pos.interop.commands import speed, text_of
+from flax_pos.interop.tokenizer import end_tokens
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The golden GPT-2 with words w0 .. w96 as its tokens."""
+    path = shutil.copytree(golden.DIRECTORY / "gpt2", tmp_path / "model")
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(97)}, "w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def words(ids) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+def test_generate_streams_what_the_model_says(model, capsys):
+    ids = golden.io("gpt2")["generated_ids"][0]
+    argv = ["generate", str(model), words(ids[:12]), "--max-new-tokens", "12"]
+    assert cli.main(argv) == 0
+    out = capsys.readouterr()
+    assert out.out == words(ids) + "\n"
+    assert "12 + 12 tokens" in out.err
+    assert "tokens/s" in out.err
+
+
+def test_generate_reads_standard_input_and_stops_at_the_end(model, capsys, monkeypatch):
+    ids = golden.io("gpt2")["generated_ids"][0]
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [int(ids[14])]}))
+    assert end_tokens(model) == (ids[14],)
+    monkeypatch.setattr("sys.stdin", io.StringIO(words(ids[:12])))
+    assert cli.main(["generate", str(model), "--max-new-tokens", "12"]) == 0
+    new = list(ids[12:]).index(ids[14])
+    assert capsys.readouterr().out == words(ids[: 12 + new]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["{model}", ""], "the prompt holds no token"),
+        (["{model}", "w1", "--max-new-tokens", "0"], "at least 1, got 0"),
+        (["{model}", "w1", "--temperature", "-1"], "temperature must be 0"),
+        (["{model}", "w1", "--top-k", "3"], "top_k has no effect at temperature=0"),
+        (["{model}", "w1", "--max-new-tokens", "64"], "0 .. 63 only"),
+        (["{model}/nowhere", "w1"], "nowhere has no tokenizer"),
+    ],
+)
+def test_bad_input_is_one_line(model, capsys, argv, message):
+    assert cli.main(["generate", *(arg.format(model=model) for arg in argv)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_no_half_characters():
+    """A character of several tokens appears when its last one is there."""
+
+    class Bytes:
+        def decode(self, ids):
+            return bytes(ids).decode(errors="replace")
+
+    text = "aé€z"
+    pieces = list(text_of(Bytes(), b"", iter(text.encode())))
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece for piece in pieces)
+    assert list(text_of(Bytes(), b"x", iter(b"ab\0c"), ends=(0,))) == ["a", "b", ""]
+
+
+def test_speed_leaves_out_what_compiles():
+    line = speed(5, [0.0, 10.0, 20.0, 20.5, 21.0])
+    assert line == "5 + 4 tokens, 2.0 tokens/s after 20.0 s for loading programs"
+    assert speed(5, [0.0, 10.0]) == "5 + 1 tokens"
+
+
+@pytest.mark.parametrize("bad", ["x", -1, [1, None], True])
+def test_end_tokens_must_be_ids(tmp_path, bad):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": bad}))
+    with pytest.raises(CheckpointError, match="is no token id"):
+        end_tokens(tmp_path)
