@@ -93,16 +93,16 @@ def test_far_logits_do_not_overflow():
 
 
 def test_bfloat16_accumulates_in_float32():
-    # 1024 tokens in 128 chunks push one row the same way: bfloat16 sums would stall.
-    h = jnp.ones((1024, 1), jnp.bfloat16)
-    labels = jnp.zeros(1024, jnp.int32)
+    # 2048 tokens in chunks of 4 push one row by 2 at a time: bfloat16 sums would stall at 512.
+    h = jnp.ones((2048, 1), jnp.bfloat16)
+    labels = jnp.zeros(2048, jnp.int32)
     for dtype in (jnp.bfloat16, jnp.float32):
         table = jnp.zeros((2, 1), dtype)
-        loss = lambda t: linear_cross_entropy(h, t, labels, reduction="sum", chunk=8)
-        value, gradient = jax.value_and_grad(loss)(table)
+        loss = lambda t: linear_cross_entropy(h, t, labels, reduction="sum", chunk=4)
+        value, gradient = jax.jit(jax.value_and_grad(loss))(table)
         assert (value.dtype, gradient.dtype) == (jnp.float32, dtype)
-        np.testing.assert_allclose(value, 1024 * np.log(2), rtol=1e-6)
-        np.testing.assert_array_equal(np.asarray(gradient, np.float32), [[-512], [512]])
+        np.testing.assert_allclose(value, 2048 * np.log(2), rtol=1e-6)
+        np.testing.assert_array_equal(np.asarray(gradient, np.float32), [[-1024], [1024]])
 
 
 def test_tied_table_receives_both_gradients():
