@@ -6,7 +6,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from flax_pos.lab.errors import UserError, suggest
 from flax_pos.nnx import CausalLM, ModelConfig
 from flax_pos.scheme import Scheme
 
@@ -125,14 +124,3 @@ def account(config: ModelConfig, scheme: Scheme) -> Account:
         size = int(np.prod(array.shape))
         parts[kind] += Part(size, size * array.dtype.itemsize)
     return Account(parts["embedding"], parts["head"], parts["position"], parts[""])
-
-
-def preset(name: str) -> tuple[ModelConfig, str]:
-    """A known model's config and scheme.
-
-    Raises:
-      UserError: no such model; the message suggests one.
-    """
-    if name not in PRESETS:
-        raise UserError(f"unknown model {name!r}{suggest(name, PRESETS)}")
-    return PRESETS[name]

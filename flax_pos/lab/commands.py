@@ -10,7 +10,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from flax_pos.lab.accounting import PRESETS, Account, account, preset
+from flax_pos.lab.accounting import PRESETS, Account, account
+from flax_pos.lab.arguments import parse
 from flax_pos.lab.config import (
     Config,
     find_preset,
@@ -18,7 +19,7 @@ from flax_pos.lab.config import (
     load_config,
     load_imports,
 )
-from flax_pos.lab.errors import UserError
+from flax_pos.lab.errors import UserError, suggest
 from flax_pos.lab.members import parse_scheme
 from flax_pos.lab.tasks import get_task
 from flax_pos.nnx import ModelConfig
@@ -73,12 +74,7 @@ def train(argv: Sequence[str], prog: str, console: Console) -> Path:
     config = load_config(find_preset(known.config)) if known.config else default_config()
     if known.task_name:
         config = dataclasses.replace(config, task=get_task(known.task_name)())
-    try:
-        command = tyro.cli(
-            TrainCommand, args=list(argv), prog=prog, default=TrainCommand(settings=config)
-        )
-    except ValueError as error:  # a dataclass refused its values
-        raise UserError(str(error)) from None
+    command = parse(TrainCommand, argv, prog, TrainCommand(settings=config))
     load_imports(command.settings.imports)
     return start(command.settings, command.out, console)
 
@@ -101,14 +97,14 @@ class ParamsCommand:
 
 def params(argv: Sequence[str], prog: str, console: Console) -> None:
     """The command `params`."""
-    command = tyro.cli(ParamsCommand, args=list(argv), prog=prog)
+    command = parse(ParamsCommand, argv, prog)
     names = (*PRESETS, *list_presets())
     if command.model in PRESETS:
-        config, scheme = preset(command.model)
+        config, scheme = PRESETS[command.model]
         cases = [(config, command.scheme or scheme)]
     else:
         if command.model not in names and not Path(command.model).suffix:
-            preset(command.model)  # says what is known
+            raise UserError(f"unknown model {command.model!r}{suggest(command.model, names)}")
         settings = load_config(find_preset(command.model))
         needed = settings.model.vocab_size or settings.task.load().vocab_size
         config = settings.model.resolve(settings.task, needed)
@@ -203,7 +199,7 @@ REFERENCE = ModelConfig(vocab_size=256, width=768, layers=12, heads=12, max_len=
 
 def schemes(argv: Sequence[str], prog: str, console: Console) -> None:
     """The command `schemes`."""
-    command = tyro.cli(SchemesCommand, args=list(argv), prog=prog)
+    command = parse(SchemesCommand, argv, prog)
     load_imports(command.imports)
     rows = scheme_rows()
     if command.markdown:
@@ -267,7 +263,7 @@ class SampleCommand:
     """Tokens to add."""
     temperature: float = 0.8
     """0: always the most likely token."""
-    seed: int | None = None
+    seed: str | None = None
     """Which of the trained seeds; default: the first."""
     draw: int = 0
     """Seed of the drawing."""
@@ -281,7 +277,7 @@ def sample(argv: Sequence[str], prog: str, console: Console) -> None:
     from flax_pos.lab.run import load_model
     from flax_pos.nnx import generate
 
-    command = tyro.cli(SampleCommand, args=list(argv), prog=prog)
+    command = parse(SampleCommand, argv, prog)
     model, loaded = load_model(command.run, command.scheme, command.seed)
     if loaded.tokenizer is None:
         raise UserError("this run's task has no text to continue")
@@ -315,7 +311,7 @@ def report(argv: Sequence[str], prog: str, console: Console) -> None:
     from flax_pos.lab.report import write_outputs
     from flax_pos.lab.results import read_run
 
-    command = tyro.cli(ReportCommand, args=list(argv), prog=prog)
+    command = parse(ReportCommand, argv, prog)
     write_outputs(read_run(command.run), console)
     console.print(f"report: {command.run / 'report.html'}", highlight=False, soft_wrap=True)
 

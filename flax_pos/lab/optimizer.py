@@ -73,9 +73,9 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     )
     chain = optax.chain(clip, optax.scale_by_adam(config.b1, config.b2, config.eps), decay)
 
-    def update(gradient, state, params=None):
+    def update(updates, state, params=None):
         # Optax mixes integers and floats, which a user's strict setting would refuse.
         with jax.numpy_dtype_promotion("standard"):
-            return chain.update(gradient, state, params)
+            return chain.update(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
