@@ -6,8 +6,10 @@ a block of queries against a block of keys).
 """
 
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
@@ -29,6 +31,22 @@ HOOKS = (
 )
 ENTRY_POINT_GROUP = "flax_pos.schemes"
 _REGISTRY: dict[str, type["Scheme"]] = {}
+
+
+def _without_unread(positions):
+    """`positions` as the engine calls it: keywords that the override does not name are dropped."""
+    parameters = inspect.signature(positions).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return positions
+    unread = {"key", "ids", "prev"} - parameters.keys()
+    if not unread:
+        return positions
+
+    @functools.wraps(positions)
+    def call(self, index, **given):
+        return positions(self, index, **{k: v for k, v in given.items() if k not in unread})
+
+    return call
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +87,11 @@ class Scheme:
     """Settings under which a few dozen tokens show all that the scheme does, where the paper's
     windows, chunks or thresholds are longer: `Cls(**Cls.toy)`, for tests and toy runs."""
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "positions" in vars(cls):
+            cls.positions = _without_unread(cls.positions)
+
     # Parameters ----------------------------------------------------------------------------
 
     def init_model(self, key: jax.Array, dims: Dims) -> Params:
@@ -91,6 +114,8 @@ class Scheme:
           ids: token ids `*B T`, for schemes that read structure.
           prev: coords of the last token before these (`*B 1`), as for `coords`, for schemes that
             read structure: what they need of the tokens before is in its `pos`.
+
+        An override may leave out those of `key`, `ids` and `prev` that it does not read.
 
         Returns:
           `*B T`. Pointwise in `index` given `(length, key)`, save for schemes that read `ids`.
@@ -249,13 +274,16 @@ def plan_layers(scheme: Scheme, layers: int) -> LayerPlan:
     for layer in range(layers):
         # Compared by identity first: a swept field holds a tracer, which has no truth value.
         own = scheme.for_layer(layer)
-        at = next((i for i, p in enumerate(parts) if p is own or (own is not scheme and p == own)), None)
+        at = next(
+            (i for i, p in enumerate(parts) if p is own or (own is not scheme and p == own)), None
+        )
         if at is None:
             at = len(parts)
             parts.append(own)
         part_of.append(at)
     repeats = (
-        p for p in range(1, layers + 1)
+        p
+        for p in range(1, layers + 1)
         if layers % p == 0 and all(part_of[i] == part_of[i % p] for i in range(layers))
     )
     return LayerPlan(tuple(parts), tuple(part_of), next(repeats))
@@ -267,10 +295,12 @@ def merge(a: Params, b: Params) -> Params:
     for name, value in b.items():
         if name not in out:
             out[name] = value
-        elif isinstance(out[name], Mapping) and isinstance(value, Mapping):
+        elif isinstance(out[name], dict) and isinstance(value, dict):
             out[name] = merge(out[name], value)
         else:
-            raise ValueError(f"parameter {name!r} is both a model's and a layer's; rename one of them")
+            raise ValueError(
+                f"parameter {name!r} is both a model's and a layer's; rename one of them"
+            )
     return out
 
 
@@ -291,16 +321,27 @@ def register(name: str):
         if not (isinstance(cls, type) and issubclass(cls, Scheme)):
             raise TypeError(f"register({name!r}) is for subclasses of Scheme, got {cls!r}")
         # `dataclass` on the class itself, not inherited: otherwise its fields are not fields.
-        if "__dataclass_params__" not in vars(cls) or not cls.__dataclass_params__.frozen:
-            raise TypeError(f"{cls.__name__}: put @dataclass(frozen=True, kw_only=True) under @register")
+        params = vars(cls).get("__dataclass_params__")
+        if params is None or not params.frozen:
+            raise TypeError(
+                f"{cls.__name__}: put @dataclass(frozen=True, kw_only=True) under @register"
+            )
         required = [
-            f.name for f in dataclasses.fields(cls)
-            if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+            f.name
+            for f in dataclasses.fields(cls)
+            if f.init
+            and f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
         ]
         if required:
-            raise TypeError(f"{cls.__name__}: fields {required} need defaults, so that {name!r} works alone")
+            raise TypeError(
+                f"{cls.__name__}: fields {required} need defaults, so that {name!r} works alone"
+            )
         taken = _REGISTRY.get(name)
-        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        if taken is not None and (taken.__module__, taken.__qualname__) != (
+            cls.__module__,
+            cls.__qualname__,
+        ):
             raise ValueError(
                 f"scheme {name!r} is already registered by {taken.__module__}.{taken.__qualname__}"
             )
@@ -346,7 +387,9 @@ def to_dict(scheme: Scheme) -> dict[str, Any]:
     """`{"name": ..., field: value, ...}` out of numbers, strings, booleans, None, lists and dicts,
     as JSON and TOML hold them (nested schemes become nested dicts)."""
     if not scheme.name:
-        raise ValueError(f"{type(scheme).__name__} is not registered, so it has no name to be read back by")
+        raise ValueError(
+            f"{type(scheme).__name__} is not registered, so it has no name to be read back by"
+        )
     fields = {f.name: _plain(getattr(scheme, f.name)) for f in dataclasses.fields(scheme)}
     return {"name": scheme.name, **fields}
 
@@ -375,7 +418,9 @@ def from_dict(spec: Mapping[str, Any]) -> Scheme:
     known = {f.name: f for f in dataclasses.fields(cls)}
     unknown = sorted(fields.keys() - known.keys())
     if unknown:
-        raise ValueError(f"scheme {cls.name!r} has no field {unknown[0]!r}; fields: {sorted(known)}")
+        raise ValueError(
+            f"scheme {cls.name!r} has no field {unknown[0]!r}; fields: {sorted(known)}"
+        )
     return cls(**{name: _rich(value, known[name].type) for name, value in fields.items()})
 
 
