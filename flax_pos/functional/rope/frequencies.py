@@ -63,8 +63,8 @@ def check_theta(theta):
     if np.ndim(theta) == 0 and isinstance(theta, jax.Array):
         theta = float(theta)
     theta = as_number(theta, "theta")
-    if theta <= 0:
-        raise ValueError(f"theta must be positive, got {theta}")
+    if not 0 < theta <= 1e30:
+        raise ValueError(f"theta must be positive and at most 1e30, got {theta}")
     return theta
 
 

@@ -128,7 +128,6 @@ def _nested(entries, config, family: Family) -> bool:
 def _merge(old, new) -> dict:
     out = dict(new or {})
     for key, value in (old or {}).items():
-        key = "rope_type" if key == "type" and "rope_type" in out else key
         if out.get(key) is not None and out[key] != value:
             raise ValueError(
                 f"{key!r} is {value!r} in rope_scaling and {out[key]!r} in rope_parameters"

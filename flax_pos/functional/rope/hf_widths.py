@@ -21,7 +21,9 @@ def widths_of(config, family: Family, kind, entry) -> tuple[int, float]:
         rope_head = family.rope_head_dim if rope_head is None else rope_head
         rope_head = as_length(rope_head, "qk_rope_head_dim")
         whole = get(config, "head_dim")
-        if whole is None and config.get("qk_nope_head_dim") is not None:
+        if whole is not None:
+            whole = as_length(whole, "head_dim")
+        elif config.get("qk_nope_head_dim") is not None:
             whole = as_length(config["qk_nope_head_dim"], "qk_nope_head_dim") + rope_head
         if partial not in (None, 1.0) and whole is not None and int(whole * partial) != rope_head:
             raise ValueError(

@@ -17,6 +17,9 @@ import numpy as np
 from flax_pos.functional.rope.frequencies import ladder as exact_ladder
 from flax_pos.functional.rope.settings import as_number, flag, length, number
 
+LARGEST = 1e12
+"""Settings above it are mistakes, and might overflow."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
@@ -58,7 +61,7 @@ class Linear(Scaling):
     factor: float
 
     def __post_init__(self):
-        number(self, "factor", at_least=1)
+        number(self, "factor", at_least=1, at_most=LARGEST)
 
     def inv_freq(self, theta, rotary_dim, seq_len=None, ladder=exact_ladder):
         return ladder(theta, rotary_dim) / self.factor
@@ -79,7 +82,7 @@ class Proportional(Scaling):
 
     def __post_init__(self):
         number(self, "partial_rotary_factor", above=0, at_most=1)
-        number(self, "factor", at_least=1)
+        number(self, "factor", at_least=1, at_most=LARGEST)
 
     def inv_freq(self, theta, rotary_dim, seq_len=None, ladder=exact_ladder):
         turning = int(self.partial_rotary_factor * rotary_dim // 2)
@@ -97,7 +100,7 @@ class NTKAware(Scaling):
     alpha: float
 
     def __post_init__(self):
-        number(self, "alpha", at_least=1)
+        number(self, "alpha", at_least=1, at_most=LARGEST)
 
     def check(self, theta, rotary_dim):
         check_width_for_ntk(self, rotary_dim)
@@ -122,7 +125,7 @@ class DynamicNTK(Scaling):
     original_max_position_embeddings: int
 
     def __post_init__(self):
-        number(self, "factor", at_least=1)
+        number(self, "factor", at_least=1, at_most=LARGEST)
         length(self, "original_max_position_embeddings")
 
     def check(self, theta, rotary_dim):
@@ -168,11 +171,13 @@ class Yarn(Scaling):
     """Round the ends of the ramp outward to whole pairs."""
 
     def __post_init__(self):
-        number(self, "factor", at_least=1)
+        number(self, "factor", at_least=1, at_most=LARGEST)
         length(self, "original_max_position_embeddings")
-        for name in ("attention_factor", "mscale", "mscale_all_dim"):
+        if self.attention_factor is not None:
+            number(self, "attention_factor", above=0, at_most=LARGEST)
+        for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
-                number(self, name, **({"above": 0} if name == "attention_factor" else {}))
+                number(self, name, at_least=0, at_most=LARGEST)
         number(self, "beta_fast", above=0)
         number(self, "beta_slow", above=0)
         if self.beta_fast < self.beta_slow:
@@ -257,13 +262,16 @@ class LongRope(Scaling):
             if not isinstance(values, list | tuple):
                 raise ValueError(f"longrope: {name} must be a list of numbers, got {values!r}")
             values = tuple(as_number(v, f"longrope: {name}[{i}]") for i, v in enumerate(values))
-            if not all(v > 0 for v in values):
-                raise ValueError(f"longrope: {name} must hold positive numbers, got {min(values)}")
+            if not all(1 / LARGEST <= v <= LARGEST for v in values):
+                raise ValueError(
+                    f"longrope: {name} must hold positive numbers, got {min(values)} to "
+                    f"{max(values)}"
+                )
             object.__setattr__(self, name, values)
-        number(self, "factor", above=0)
+        number(self, "factor", above=0, at_most=LARGEST)
         for name in ("attention_factor", "short_mscale", "long_mscale"):
             if getattr(self, name) is not None:
-                number(self, name, above=0)
+                number(self, name, above=0, at_most=LARGEST)
         if (self.short_mscale is None) != (self.long_mscale is None):
             raise ValueError("longrope: short_mscale and long_mscale must be given together")
 
@@ -314,7 +322,7 @@ class Llama3(Scaling):
     original_max_position_embeddings: int
 
     def __post_init__(self):
-        number(self, "factor", at_least=1)
+        number(self, "factor", at_least=1, at_most=LARGEST)
         number(self, "low_freq_factor", above=0)
         number(self, "high_freq_factor", above=0)
         length(self, "original_max_position_embeddings")
