@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from flax_pos.attention.place import check_per_token, check_reach
+from flax_pos.functional.lookup import resolve_index
 from flax_pos.functional.sampling import BEST, Sampling, check_sampling, sample
 from flax_pos.nnx.causal_lm import Cache, CausalLM
 from flax_pos.scheme import Scheme, plan_layers
@@ -91,8 +92,8 @@ def generate(
       int32: the prompts as they were given, then the new tokens.
 
     Raises:
-      ValueError: a prompt without tokens; prompts and new tokens that need more positions than
-        the scheme has; settings out of their range.
+      ValueError: a prompt without tokens; ids out of range; prompts and new tokens that need more
+        positions than the scheme has; settings out of their range.
 
     >>> from flax import nnx
     >>> from flax_pos import get_scheme
@@ -157,26 +158,27 @@ def stream(
 
 def _start(model, ids, mask, max_new_tokens, rules, scheme) -> _State:
     """Checks the prompts, fills the cache with them and draws the first token."""
-    ids = jnp.asarray(ids)
+    traced = isinstance(ids, Tracer) or isinstance(mask, Tracer)
+    xp = jnp if traced else np
+    ids = xp.asarray(ids)
     if ids.ndim != 2:
         raise ValueError(f"ids must have the axes B T, got shape {ids.shape}")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    mask = xp.ones(ids.shape, bool) if mask is None else xp.asarray(mask)
     check_per_token("mask", mask, ids.shape)
-    mask = jnp.ones(ids.shape, bool) if mask is None else jnp.asarray(mask)
-    longest = _longest_row(mask)
+    resolve_index(xp.where(mask, ids, 0), model.config.vocab_size, name="ids")
+    longest = mask.shape[1] if traced else _longest_row(np.asarray(mask))
     plan = plan_layers(scheme or model.scheme, model.config.layers)
     check_reach(plan, longest + max_new_tokens, model.config.max_len)
     bucket = 1 << (ids.shape[1] - 1).bit_length()
     pad = ((0, 0), (0, bucket - ids.shape[1]))
     slots = -(-(longest + max_new_tokens) // _SLOTS) * _SLOTS
-    return _prefill(model, jnp.pad(ids, pad), jnp.pad(mask, pad), rules, slots=slots, scheme=scheme)
+    return _prefill(model, xp.pad(ids, pad), xp.pad(mask, pad), rules, slots=slots, scheme=scheme)
 
 
-def _longest_row(mask: jax.Array) -> int:
-    if isinstance(mask, Tracer):
-        return mask.shape[1]
-    counts = np.asarray(mask).sum(-1)
+def _longest_row(mask: np.ndarray) -> int:
+    counts = mask.sum(-1)
     if not counts.all():
         raise ValueError(f"row {int(np.argmin(counts))} has no tokens: a prompt needs at least one")
     return int(counts.max())

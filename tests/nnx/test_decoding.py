@@ -104,7 +104,8 @@ def test_a_full_cache_raises():
 
 
 def test_length_scaling_follows_the_tokens_seen():
-    """B43: a large cache changes nothing; what counts is how long the text is now."""
+    """B43: a large cache changes nothing; what counts is how long the text is now. One layer:
+    deeper ones read what tokens carried at the length of their time."""
     scheme = from_dict(
         {
             "name": "rope",
@@ -112,7 +113,7 @@ def test_length_scaling_follows_the_tokens_seen():
                                  "original_max_position_embeddings": 6}},
         }
     )  # fmt: skip
-    model, ids = tiny(scheme), some_ids(1, 10)
+    model, ids = tiny(scheme, layers=1), some_ids(1, 10)
     for size in (10, 30):
         cache = model.init_cache(1, size)
         for t in range(10):
