@@ -1,6 +1,7 @@
 """The commands behind `flax-pos` that work on pretrained models: arguments in, text out."""
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,10 @@ import jax
 import jax.numpy as jnp
 import tyro
 from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
+from flax_pos.interop import extend as extending
 from flax_pos.interop.errors import CheckpointError
 from flax_pos.interop.pretrained import load_pretrained
 from flax_pos.interop.tokenizer import end_tokens, load_tokenizer
@@ -116,4 +120,83 @@ def speed(prompt: int, times: Sequence[float]) -> str:
     return line
 
 
-__all__ = ["generate"]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExtendCommand:
+    """Let a pretrained model with RoPE read further than it was trained to, by several ways of
+    scaling its positions, and show its loss by position. Nothing is trained."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A Hugging Face directory or a GGUF file."""
+    text: Path
+    """The text to read (UTF-8)."""
+    lengths: str = "4096,8192"
+    """Tokens to read at once, separated by commas."""
+    scaling: str = "none,linear,ntk,dynamic,yarn"
+    """Ways to scale, separated by commas; also llama3, rerope, leaky_rerope, self_extend, string,
+    dual_chunk, and drop, which takes the positions away."""
+    windows: int = 1
+    """Pieces of the text to average over."""
+    original: int | None = None
+    """What the model was trained to read; default: what its config says."""
+    factor: float | None = None
+    """Of the scaling; default: length / original."""
+    figure: Path | None = None
+    """Where to draw loss by position (.png, .svg or .pdf)."""
+
+
+def extend(argv: Sequence[str], prog: str, console: Console) -> None:
+    """The command `extend`.
+
+    Raises:
+      CheckpointError: bad input.
+    """
+    command = tyro.cli(ExtendCommand, args=list(argv), prog=prog)
+    try:
+        lengths = [int(length) for length in command.lengths.split(",")]
+    except ValueError:
+        raise CheckpointError(f"--lengths must be whole numbers, got {command.lengths!r}") from None
+    try:
+        text = command.text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read {command.text}: {error}") from error
+    ids = load_tokenizer(command.model).encode(text).ids
+    model = load_pretrained(command.model, scan_layers=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("length", "scaling", "factor", "windows", "loss", "within", "beyond"):
+        table.add_column(title, justify="left" if title == "scaling" else "right")
+
+    def add(found: extending.Extension) -> None:
+        losses = (found.mean, found.within, found.beyond)
+        table.add_row(
+            str(found.length),
+            found.scaling,
+            f"{found.factor:g}",
+            str(found.windows),
+            *("" if math.isnan(loss) else f"{loss:.4f}" for loss in losses),
+        )
+
+    try:
+        with Live(table, console=console, transient=True):
+            found = extending.extend(
+                model,
+                ids,
+                lengths=lengths,
+                scalings=command.scaling.split(","),
+                windows=command.windows,
+                original=command.original,
+                factor=command.factor,
+                report=add,
+            )
+        if command.figure is not None:
+            extending.draw(found, command.figure)
+    except ValueError as error:  # lengths, scalings and texts that do not fit
+        raise CheckpointError(str(error)) from error
+    console.print(table)
+    console.print(
+        f"Loss in nats per token, over all positions, within the first {found[0].original} and "
+        "beyond them; windows follow one another and do not overlap.",
+        highlight=False,
+    )
+
+
+__all__ = ["extend", "generate"]

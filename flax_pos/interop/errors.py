@@ -8,7 +8,7 @@ class CheckpointError(ValueError):
     """A file that cannot be read as what it claims to be, or that asks for something unknown."""
 
 
-def require(package: str, purpose: str) -> ModuleType:
+def require(package: str, purpose: str, *, extra: str = "weights") -> ModuleType:
     """An optional dependency.
 
     Raises:
@@ -19,7 +19,7 @@ def require(package: str, purpose: str) -> ModuleType:
     except ImportError as error:
         raise ImportError(
             f"{purpose} needs the package {package.split('.')[0]!r}: "
-            "pip install 'flax-pos[weights]'"
+            f"pip install 'flax-pos[{extra}]'"
         ) from error
 
 
