@@ -13,8 +13,9 @@ COMMANDS = {
     "sample": "continue a text with a trained model",
     "report": "write a run's table, figures and report again",
     "generate": "continue a text with a pretrained model",
+    "extend": "let a pretrained model read further than it was trained to",
 }
-PRETRAINED = ("generate",)
+PRETRAINED = ("generate", "extend")
 """Commands of `flax_pos.interop`; the others are the lab's."""
 BAD_INPUT, STOPPED = 2, 130
 NEEDED = ("tyro", "rich", "matplotlib", "orbax", "tokenizers")
