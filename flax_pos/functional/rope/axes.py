@@ -39,6 +39,8 @@ class Axes:
         if not isinstance(sections, list | tuple) or len(sections) < 1:
             raise ValueError(f"sections must be a list of pair counts, got {sections!r}")
         sections = tuple(as_length(s, f"sections[{i}]") for i, s in enumerate(sections))
+        if sum(sections) > 2**15:
+            raise ValueError(f"sections must sum to at most 32768 pairs, got {sum(sections)}")
         object.__setattr__(self, "sections", sections)
         for name, known in (
             ("arrangement", ("contiguous", "interleaved", "alternating")),

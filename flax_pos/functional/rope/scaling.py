@@ -15,10 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_pos.functional.rope.frequencies import ladder as exact_ladder
-from flax_pos.functional.rope.settings import as_number, flag, length, number
-
-LARGEST = 1e12
-"""Settings above it are mistakes, and might overflow."""
+from flax_pos.functional.rope.settings import LARGEST, as_number, flag, length, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +253,7 @@ class LongRope(Scaling):
     long_mscale: float | None = None
 
     def __post_init__(self):
-        length(self, "original_max_position_embeddings")
+        length(self, "original_max_position_embeddings", at_least=2)
         for name in ("short_factor", "long_factor"):
             values = getattr(self, name)
             if not isinstance(values, list | tuple):
@@ -346,16 +343,7 @@ class Llama3(Scaling):
 
 SCALINGS: dict[str, type[Scaling]] = {
     cls.rope_type: cls
-    for cls in (
-        Default,
-        Linear,
-        Proportional,
-        NTKAware,
-        DynamicNTK,
-        Yarn,
-        LongRope,
-        Llama3,
-    )
+    for cls in (Default, Linear, Proportional, NTKAware, DynamicNTK, Yarn, LongRope, Llama3)
 }
 
 

@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 
+LARGEST = 1e12
+"""Factors above it are mistakes, and might overflow."""
+
 
 def as_number(value, name: str) -> float:
     """`value` as a finite float."""
@@ -39,9 +42,13 @@ def as_length(value, name: str) -> int:
     return int(checked)
 
 
-def length(owner, name: str) -> None:
+def length(owner, name: str, *, at_least: int = 1) -> None:
     """Replaces the field `name` of a frozen dataclass by a checked whole number."""
-    object.__setattr__(owner, name, as_length(getattr(owner, name), f"{owner.rope_type}: {name}"))
+    label = f"{owner.rope_type}: {name}"
+    value = as_length(getattr(owner, name), label)
+    if value < at_least:
+        raise ValueError(f"{label} must be at least {at_least}, got {value}")
+    object.__setattr__(owner, name, value)
 
 
 def flag(owner, name: str) -> None:

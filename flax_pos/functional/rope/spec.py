@@ -84,6 +84,8 @@ class RopeSpec:
                 raise ValueError(f"{name} must be a {kind}, got {getattr(self, name)!r}")
         if self.head_dim is not None:
             object.__setattr__(self, "head_dim", as_length(self.head_dim, "head_dim"))
+            if self.head_dim > 2**16:
+                raise ValueError(f"head_dim must be at most 65536, got {self.head_dim}")
             self.rotary_dim_of(self.head_dim)
 
     @property
