@@ -32,7 +32,7 @@ class Learned(Scheme):
 
     def init_model(self, key, dims):
         shape = (dims.max_len + self.offset, dims.width)
-        return {"table": self.stddev * jax.random.normal(key, shape)}
+        return {"table": self.stddev * jax.random.normal(key, shape, jnp.float32)}
 
     def embed(self, params, x, pos):
         table = params["table"][self.offset :]

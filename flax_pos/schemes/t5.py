@@ -27,7 +27,7 @@ class T5(Scheme):
 
     def init_model(self, key, dims):
         shape = (self.num_buckets, dims.heads)
-        return {"table": dims.width**-0.5 * jax.random.normal(key, shape)}
+        return {"table": dims.width**-0.5 * jax.random.normal(key, shape, jnp.float32)}
 
     def bias(self, params, q_at, k_at, heads):
         buckets = t5_buckets(
