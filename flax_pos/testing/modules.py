@@ -1,0 +1,44 @@
+"""Checks of the modules around a scheme."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from flax_pos import linen
+from flax_pos.attention.place import place
+from flax_pos.nnx import PositionEncoding
+from flax_pos.nnx.params import arrays
+from flax_pos.scheme import Scheme, plan_layers
+from flax_pos.testing.harness import DIMS, assert_close, make_inputs, project
+
+
+def check_modules(scheme: Scheme) -> None:
+    """The NNX module, split and merged, the Linen module and plain dicts give the same numbers."""
+    part = scheme.for_layer(0)
+    inputs = make_inputs(part)
+    module = PositionEncoding(scheme, DIMS, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(module)
+    params = arrays(module.params)
+    plan = plan_layers(scheme, DIMS.layers)
+
+    def layers(x, placement):
+        q, k, v = project(x, inputs.weights)
+        outputs = [placement.layer(n).attend(x, q, k, v)[0] for n in range(DIMS.layers)]
+        return x, outputs
+
+    def from_nnx(state):
+        return layers(*nnx.merge(graph, state)(inputs.x, ids=inputs.ids))
+
+    plain = layers(*place(plan, params, DIMS, inputs.x, ids=inputs.ids))
+    assert_close(jax.jit(from_nnx)(state), plain, "NNX module")
+    twin = linen.PositionEncoding(scheme, DIMS)
+    own = jax.eval_shape(lambda: twin.init(jax.random.key(0), inputs.x, ids=inputs.ids))
+    shapes = lambda tree: [a.shape for a in jax.tree.leaves(tree)]
+    assert shapes(own) == shapes(params), "the Linen module has other parameters"
+    variables = {"params": {"position": params}}
+    assert_close(layers(*twin.apply(variables, inputs.x, ids=inputs.ids)), plain, "Linen module")
+    gradients = nnx.grad(lambda m: jnp.sum(layers(*m(inputs.x, ids=inputs.ids))[0]))(module)
+    assert shapes(gradients) == shapes(state), "a parameter without a gradient"
+
+
+__all__ = ["check_modules"]
