@@ -1,4 +1,5 @@
-"""The command line: `flax-pos train`, `params`, `schemes`, `sample`, `report`."""
+"""The command line: `flax-pos train`, `params`, `schemes`, `sample`, `report`, `grid`,
+`compare`, `generate`."""
 
 import importlib.metadata
 import importlib.util
@@ -12,11 +13,19 @@ COMMANDS = {
     "schemes": "list all registered position schemes",
     "sample": "continue a text with a trained model",
     "report": "write a run's table, figures and report again",
+    "grid": "train schemes on several tasks with several learning rates, and check what papers say",
+    "compare": "set the same rows of two runs or grids side by side",
     "generate": "continue a text with a pretrained model",
     "extend": "let a pretrained model read further than it was trained to",
 }
 PRETRAINED = ("generate", "extend")
 """Commands of `flax_pos.interop`; the others are the lab's."""
+HOMES = {
+    "grid": "flax_pos.lab.grid.commands",
+    "compare": "flax_pos.lab.grid.commands",
+    **dict.fromkeys(PRETRAINED, "flax_pos.interop.commands"),
+}
+"""Modules of the commands that are not in `flax_pos.lab.commands`."""
 BAD_INPUT, STOPPED = 2, 130
 NEEDED = ("tyro", "rich", "matplotlib", "orbax", "tokenizers")
 
@@ -51,8 +60,8 @@ def _run(name: str, argv: Sequence[str], prog: str) -> int:
     from flax_pos.lab.errors import UserError
     from flax_pos.lab.run import Interrupted
 
-    home = "flax_pos.interop.commands" if name in PRETRAINED else "flax_pos.lab.commands"
     try:
+        home = HOMES.get(name, "flax_pos.lab.commands")
         getattr(importlib.import_module(home), name)(argv, prog, Console())
     except (UserError, CheckpointError) as error:
         if os.environ.get("FLAX_POS_TRACEBACK"):

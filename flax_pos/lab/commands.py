@@ -300,7 +300,7 @@ def sample(argv: Sequence[str], prog: str, console: Console) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportCommand:
-    """Write a run's table, figures and report again."""
+    """Write a run's or a grid's tables, figures and report again."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run folder."""
@@ -308,11 +308,16 @@ class ReportCommand:
 
 def report(argv: Sequence[str], prog: str, console: Console) -> None:
     """The command `report`."""
+    from flax_pos.lab.grid.report import write_grid_outputs
+    from flax_pos.lab.grid.results import GRID
     from flax_pos.lab.report import write_outputs
     from flax_pos.lab.results import read_run
 
     command = parse(ReportCommand, argv, prog)
-    write_outputs(read_run(command.run), console)
+    if (command.run / GRID).is_file():
+        write_grid_outputs(command.run, console)
+    else:
+        write_outputs(read_run(command.run), console)
     console.print(f"report: {command.run / 'report.html'}", highlight=False, soft_wrap=True)
 
 

@@ -62,9 +62,12 @@ class TrainConfig:
     """Models per scheme, trained at once."""
     first_seed: int = 0
     """Seeds are first_seed, first_seed + 1, ..."""
-    vary: Literal["both", "init", "data"] = "both"
-    """What differs between seeds: initial weights, order of the data, or both. Batch t of a seed
-    is the same for every scheme whatever this is."""
+    vary: Literal["both", "init", "data", "cross"] = "both"
+    """What differs between seeds: initial weights, order of the data, or both; `cross`: every seed
+    of the weights with each of `data_seeds` orders of the data. Batch t of a seed is the same for
+    every scheme whatever this is."""
+    data_seeds: int = 1
+    """Orders of the data under `cross`."""
     log_every: int = 20
     """Updates per program call: between log lines, and for the smallest loss on Ctrl-C."""
     checkpoint_every: int = 200
@@ -76,11 +79,31 @@ class TrainConfig:
     all devices. `auto`: map on CPU, vmap elsewhere; `measure`: the faster in a short trial."""
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "seeds", "log_every", "checkpoint_every"):
+        for name in ("steps", "batch_size", "seeds", "log_every", "checkpoint_every", "data_seeds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.first_seed < 0:
             raise ValueError(f"first_seed={self.first_seed} must not be negative")
+        if self.data_seeds > 1 and self.vary != "cross":
+            raise ValueError(f"data_seeds={self.data_seeds} needs vary='cross', got {self.vary!r}")
+
+    @property
+    def runs(self) -> dict[str, tuple[int, int]]:
+        """Seeds of the initial weights and of the data for each model of a scheme, by name."""
+        seeds = range(self.first_seed, self.first_seed + self.seeds)
+        if self.vary == "cross":
+            data = range(self.first_seed, self.first_seed + self.data_seeds)
+            return {f"{i}/{d}": (i, d) for d in data for i in seeds}
+        fixed = self.first_seed
+        return {
+            str(s): (fixed if self.vary == "data" else s, fixed if self.vary == "init" else s)
+            for s in seeds
+        }
+
+    @property
+    def models(self) -> int:
+        """Models of a scheme at one point of a sweep."""
+        return len(self.runs)
 
 
 def _sweep_from_text(args: Sequence[str]) -> dict[str, tuple[float, ...]]:
@@ -146,6 +169,8 @@ def config_from_table(table: dict[str, Any]) -> Config:
       UserError: an unknown key, task or scheme file, or a value of the wrong type.
     """
     table = dict(table)
+    if "tasks" in table:
+        raise UserError("this config is a grid of tasks: run it with the command `grid`")
     task_table = table.pop("task", {})
     if not isinstance(task_table, dict):
         raise UserError(f"config key 'task' is a table with a name, got {task_table!r}")

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from flax_pos.lab.results import Row, Run
+from flax_pos.lab.results import Run
 from flax_pos.lab.tasks import Curve
 
 COLOURS = (
@@ -33,6 +33,10 @@ DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 # Stand-ins for colours that the page decides: swapped for CSS variables in the SVG.
 INK, MUTED, SHADE = "#010203", "#040506", "#070809"
 PRINT = {INK: "#1c2024", MUTED: "#6b7480", SHADE: "#dfe7f2"}
+
+
+Middle = Callable[[np.ndarray], np.ndarray]
+"""From `seeds x` to the bold line."""
 
 
 class Named:
@@ -129,24 +133,28 @@ def make_figures(run: Run) -> tuple[Named, ...]:
                 curve.key,
                 curve.title,
                 curve.caption,
-                lambda axes, shade, curve=curve: _curve(axes, shade, run, curve),
+                lambda axes, shade, curve=curve: draw_curve(axes, shade, run.rows, curve),
             )
         )
     return tuple(figures)
 
 
-def _styles(rows: Sequence[Row]):
+def _styles(rows: Sequence[Any]):
     for i, row in enumerate(rows):
         dash = DASHES[(i // len(COLOURS)) % len(DASHES)]
         yield row, {"color": COLOURS[i % len(COLOURS)], "linestyle": dash}
 
 
-def _draw_seeds(axes: Axes, x, seeds, label: str, style: dict) -> None:
+def _mean(seeds: np.ndarray) -> np.ndarray:
+    return seeds.mean(axis=0)
+
+
+def _draw_seeds(axes: Axes, x, seeds, label: str, style: dict, middle: Middle = _mean) -> None:
     seeds = np.asarray(seeds, np.float64)
     if len(seeds) > 1:
         for seed in seeds:
             axes.plot(x, seed, linewidth=0.7, alpha=0.35, **style)
-    axes.plot(x, seeds.mean(axis=0), linewidth=2.1, label=label, **style)
+    axes.plot(x, middle(seeds), linewidth=2.1, label=label, **style)
 
 
 def _legend(axes: Axes) -> None:
@@ -171,15 +179,18 @@ def _loss_by_step(axes: Axes, run: Run) -> None:
     _legend(axes)
 
 
-def _curve(axes: Axes, shade: str, run: Run, curve: Curve) -> None:
+def draw_curve(
+    axes: Axes, shade: str, rows: Sequence[Any], curve: Curve, middle: Middle = _mean
+) -> None:
+    """A curve of every row, which has a `label` and a `part` as those of a run have."""
     axes.axvspan(0, curve.trained_to, color=shade, linewidth=0, zorder=0)
     right = curve.trained_to
     undefined = []
-    for row, style in _styles(run.rows):
+    for row, style in _styles(rows):
         data = row.part["curves"][curve.key]
         x = np.asarray(data["x"], np.float64)
         seeds = np.asarray([[np.nan if v is None else v for v in seed] for seed in data["y"]])
-        _draw_seeds(axes, x, seeds.astype(np.float64), row.label, style)
+        _draw_seeds(axes, x, seeds.astype(np.float64), row.label, style, middle)
         right = max(right, float(x[-1]), *curve.ticks)
         if any(v is None for v in data["y"][0]):
             undefined.append(row.label)

@@ -78,8 +78,8 @@ def _cautions(run: Run):
             f"All schemes trained with one learning rate ({config.optimizer.learning_rate:g}) for "
             f"{config.train.steps} updates: one that trains more slowly is behind for that alone."
         )
-    if config.train.seeds < FEW:
-        yield f"{config.train.seeds} seeds are few: treat close means as ties."
+    if config.train.models < FEW:
+        yield f"{config.train.models} seeds are few: treat close means as ties."
 
 
 def _join(names: list[str]) -> str:

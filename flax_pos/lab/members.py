@@ -130,19 +130,17 @@ def make_members(config: Config, entry: Entry) -> Members:
     the same experiment under every scheme and at every point; `train.vary` holds one of the two
     at the first seed.
     """
-    train = config.train
-    seeds = np.arange(train.first_seed, train.first_seed + train.seeds, dtype=np.uint32)
-    fixed = np.full_like(seeds, train.first_seed)
+    init_seeds, data_seeds = np.asarray(list(config.train.runs.values()), np.uint32).T
     points = len(entry.points)
     learning_rate = config.optimizer.learning_rate
     names = [n for n in entry.points[0] if n != "learning_rate"]
 
     def spread(values: Sequence[float]) -> np.ndarray:
-        return np.repeat(np.asarray(values, np.float32), train.seeds)
+        return np.repeat(np.asarray(values, np.float32), len(init_seeds))
 
     return {
-        "init_seed": np.tile(fixed if train.vary == "data" else seeds, points),
-        "data_seed": np.tile(fixed if train.vary == "init" else seeds, points),
+        "init_seed": np.tile(init_seeds, points),
+        "data_seed": np.tile(data_seeds, points),
         "learning_rate": spread([p.get("learning_rate", learning_rate) for p in entry.points]),
         "settings": {name: spread([p[name] for p in entry.points]) for name in names},
     }

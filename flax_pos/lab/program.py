@@ -34,6 +34,9 @@ class Log(NamedTuple):
     """What each update saw, float32 `log_every`; only the first `count` entries are set."""
 
     loss: jax.Array
+    accuracy: jax.Array
+    """Share of the batch's sequences with every label right, before the update: sequences that are
+    made on the device are new to the model."""
     gradient_norm: jax.Array
     learning_rate: jax.Array
 
@@ -124,8 +127,11 @@ class Program:
         key = jax.random.fold_in(jax.random.key(member["data_seed"]), step)
         return self.task.batch(data, key, self.batch_size)
 
-    def loss_of(self, params: Params, member: Members, batch: Batch, key: jax.Array) -> jax.Array:
-        """Mean negative log likelihood over the labels that count."""
+    def loss_of(
+        self, params: Params, member: Members, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Mean negative log likelihood over the labels that count, and the share of sequences
+        with all of them right."""
         logits = self.model.with_params(params)(
             batch.ids,
             key=key,
@@ -133,14 +139,17 @@ class Program:
             length=batch.ids.shape[-1],
         )
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
-        return jnp.sum(losses * batch.weights) / jnp.sum(batch.weights)
+        right = (jnp.argmax(logits, -1) == batch.labels) | (batch.weights == 0)
+        exact = jnp.mean(jnp.all(right, axis=-1).astype(jnp.float32))
+        return jnp.sum(losses * batch.weights) / jnp.sum(batch.weights), exact
 
     def update_one(self, state: State, member: Members, data) -> tuple[State, Log]:
         """One update. A gradient that is not finite is counted, and left out if so configured."""
         batch = self.batch_of(member, data, state.step)
         # A stream of its own for training noise, so that no scheme changes another's data.
         noise = jax.random.fold_in(jax.random.key(member["data_seed"] ^ 0x5EED), state.step)
-        loss, gradient = jax.value_and_grad(self.loss_of)(state.params, member, batch, noise)
+        graded = jax.value_and_grad(self.loss_of, has_aux=True)
+        (loss, exact), gradient = graded(state.params, member, batch, noise)
         rate = member["learning_rate"] * schedule(self.optimizer, state.step, self.steps)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm)
@@ -152,7 +161,7 @@ class Program:
             params = jax.tree.map(keep, params, state.params)
             optimizer = jax.tree.map(keep, optimizer, state.optimizer)
         skipped = state.skipped + jnp.where(finite, 0, 1).astype(jnp.int32)
-        return State(state.step + 1, params, optimizer, skipped), Log(loss, norm, rate)
+        return State(state.step + 1, params, optimizer, skipped), Log(loss, exact, norm, rate)
 
     def advance_one(self, state: State, member: Members, shared) -> tuple[State, Log]:
         """`shared["count"]` updates, at most `log_every`."""

@@ -75,7 +75,7 @@ def _facts(run: Run) -> str:
     devices = environment.get("devices", [])
     facts = {
         "schemes": f"{len(run.finished)} of {len(config.schemes)}",
-        "seeds": f"{config.train.seeds}",
+        "seeds": f"{config.train.models}",
         "updates": f"{config.train.steps:,}",
         "trained at": f"{config.task.train_length} tokens",
         "batch": f"{config.train.batch_size} sequences",
@@ -172,6 +172,7 @@ VARY = {
     "both": "A seed is one set of initial weights and one order of the data",
     "init": "A seed is one set of initial weights; the order of the data is the same for all",
     "data": "A seed is one order of the data; the initial weights are the same for all",
+    "cross": "A seed is one pair of initial weights and order of the data, all pairs taken",
 }
 
 

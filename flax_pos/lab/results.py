@@ -83,7 +83,7 @@ class Run:
             if result is None:
                 continue
             train = [e for e in self.events if e["event"] == "train" and e["scheme"] == label]
-            seeds = self.config.train.seeds
+            seeds = self.config.train.models
             for i, part in enumerate(result["rows"]):
                 members = range(i * seeds, (i + 1) * seeds)
                 rows.append(
@@ -139,7 +139,7 @@ def summary_json(run: Run) -> dict[str, Any]:
         "task": task.name,
         "train_length": task.train_length,
         "reach_unit": task.unit,
-        "seeds": train.seeds,
+        "seeds": train.models,
         "vary": train.vary,
         "steps": train.steps,
         "method": {c.key: c.help for c in task.columns} | {c.key: c.caption for c in task.curves},

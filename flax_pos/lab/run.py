@@ -56,23 +56,31 @@ def make_plan(config: Config) -> Plan:
       UserError: what is wrong, in one line.
     """
     entries = make_entries(config)
-    prepare_cpu(max(len(e.points) for e in entries) * config.train.seeds, cpu_cores())
+    prepare_cpu(max(len(e.points) for e in entries) * config.train.models, cpu_cores())
     loaded = config.task.load()
     model = config.model.resolve(config.task, loaded.vocab_size)
     plan = Plan(config, entries, loaded, model, config.task.evaluation(loaded))
     for entry in entries:
-        try:
-            jax.eval_shape(lambda entry=entry: _try_out(plan, entry))
-        except ValueError as error:
-            raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
+        try_out(plan, entry)
     return plan
 
 
-def _try_out(plan: Plan, entry: Entry) -> jax.Array:
-    """One forward of one model; only ever traced."""
+def try_out(plan: Plan, entry: Entry) -> None:
+    """Traces one forward of one model.
+
+    Raises:
+      UserError: the scheme does not fit the model.
+    """
     model = Model(plan.model, entry.scheme)
-    ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
-    return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
+
+    def forward():
+        ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
+        return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
+
+    try:
+        jax.eval_shape(forward)
+    except ValueError as error:
+        raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
 
 
 def start(config: Config, folder: Path | None, console: Console) -> Path:
@@ -112,9 +120,9 @@ def _execute(plan: Plan, folder: Path, console: Console) -> Path:
     finished = {e["scheme"] for e in events if e["event"] == "result"}
 
     train = plan.config.train
-    members = sum(len(e.points) for e in plan.entries) * train.seeds
+    members = sum(len(e.points) for e in plan.entries) * train.models
     console.print(
-        f"{len(plan.entries)} schemes × {train.seeds} seeds, {train.steps} updates each, "
+        f"{len(plan.entries)} schemes × {train.models} seeds, {train.steps} updates each, "
         f"{members} models on {len(jax.devices())} {environment['device_kind']} device(s)\n"
         f"task {plan.config.task.name}: {about['source']}\nrun folder: {folder}",
         highlight=False,
@@ -122,13 +130,13 @@ def _execute(plan: Plan, folder: Path, console: Console) -> Path:
     )
     began = time.monotonic()
     total = train.steps * len(plan.entries)
-    with _StopSignal() as stop, RunProgress(console, total) as progress:
+    with StopSignal() as stop, RunProgress(console, total) as progress:
         inner = train.placement
         for entry in plan.entries:
             if entry.label in finished:
                 progress.done += train.steps
                 continue
-            scheme_run = _SchemeRun(plan, entry, folder, records, progress, stop)
+            scheme_run = SchemeRun(plan, entry, folder, records, progress, stop)
             inner = scheme_run.run(inner)
     write_outputs(read_run(folder), console)
     console.print(
@@ -139,7 +147,7 @@ def _execute(plan: Plan, folder: Path, console: Console) -> Path:
     return folder
 
 
-class _SchemeRun:
+class SchemeRun:
     """Training and scoring of one scheme, from wherever an earlier try left it."""
 
     def __init__(self, plan: Plan, entry: Entry, folder: Path, records, progress, stop):
@@ -149,8 +157,12 @@ class _SchemeRun:
         self.records = records
         self.progress = progress
         self.stop = stop
-        self.checkpoints = Checkpoints(folder / "checkpoints" / entry.slug)
+        self.checkpoints = self.checkpoints_of(folder, entry)
         self.members = make_members(plan.config, entry)
+
+    @staticmethod
+    def checkpoints_of(folder: Path, entry: Entry) -> Checkpoints:
+        return Checkpoints(folder / "checkpoints" / entry.slug)
 
     def program(self, placement: Placement) -> Program:
         train = self.plan.config.train
@@ -186,12 +198,8 @@ class _SchemeRun:
 
         self.progress.phase(entry.label, "scoring")
         clock = time.monotonic()
-        nll, correct, defined = program.score(state.params, self.plan.evaluation)
+        scores = program.score(state.params, self.plan.evaluation)
         score_seconds = time.monotonic() - clock
-        measures = [
-            config.task.measure(self.plan.evaluation, nll[m], correct[m], defined)
-            for m in range(len(nll))
-        ]
         final = program.take(state)
         self.records.append(
             "result",
@@ -199,7 +207,9 @@ class _SchemeRun:
             settings=to_dict(entry.scheme),
             uses=sorted(entry.scheme.uses),
             **_count_parameters(final.params),
-            rows=_rows(config, entry, final, measures),
+            rows=result_rows(
+                config, entry, self.plan.evaluation, scores, np.asarray(final.skipped)
+            ),
             placement=program.placement.inner,
             devices=program.placement.mesh.size,
             compile_seconds=compile_seconds,
@@ -232,6 +242,7 @@ class _SchemeRun:
                 scheme=self.entry.label,
                 step=step,
                 loss=log.loss.mean(axis=1),
+                accuracy=log.accuracy.mean(axis=1),
                 gradient_norm=log.gradient_norm.mean(axis=1),
                 learning_rate=log.learning_rate[:, -1],
                 seconds=seconds,
@@ -275,29 +286,41 @@ def _count_parameters(params: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _rows(config: Config, entry: Entry, state: State, measures) -> list[dict[str, Any]]:
-    seeds = config.train.seeds
+def result_rows(
+    config: Config, entry: Entry, evaluation: Evaluation, scores, skipped: np.ndarray
+) -> list[dict[str, Any]]:
+    """What the models of one scheme scored, one row for each point of a sweep.
+
+    Args:
+      scores: as from `Program.score`, for all of the scheme's models.
+      skipped: for each of them the updates left out.
+    """
+    nll, correct, defined = scores
+    task, runs = config.task, config.train.runs
+    inside = task.inside(evaluation)[:, None] & evaluation.scored
     rows = []
     for i, (label, point) in enumerate(zip(entry.rows, entry.points, strict=True)):
-        own = measures[i * seeds : (i + 1) * seeds]
+        models = range(i * len(runs), (i + 1) * len(runs))
+        own = [task.measure(evaluation, nll[m], correct[m], defined) for m in models]
         rows.append(
             {
                 "row": label,
                 "point": point,
-                "seeds": list(range(config.train.first_seed, config.train.first_seed + seeds)),
+                "seeds": list(runs),
+                "validation": [nll[m][inside].astype(np.float64).mean() for m in models],
                 "scalars": {k: [m.scalars[k] for m in own] for k in own[0].scalars},
                 "curves": {
                     k: {"x": x, "y": [m.curves[k][1] for m in own]}
                     for k, (x, _) in own[0].curves.items()
                 },
                 "reach": [m.reach._asdict() for m in own],
-                "skipped": state.skipped[i * seeds : (i + 1) * seeds],
+                "skipped": [skipped[m] for m in models],
             }
         )
     return rows
 
 
-def load_model(folder: Path, label: str, seed: int | None = None) -> tuple[CausalLM, Loaded]:
+def load_model(folder: Path, label: str, seed: int | str | None = None) -> tuple[CausalLM, Loaded]:
     """A trained model of a run, and its task's data with the tokenizer.
 
     Args:
@@ -316,27 +339,26 @@ def load_model(folder: Path, label: str, seed: int | None = None) -> tuple[Causa
             f"no {label!r} in this run{suggest(label, [r for e in entries for r in e.rows])}"
         )
     entry, point = found[0]
-    train = run.config.train
-    seed = train.first_seed if seed is None else seed
-    if not train.first_seed <= seed < train.first_seed + train.seeds:
-        last = train.first_seed + train.seeds - 1
-        raise UserError(f"no seed {seed} in this run; it has {train.first_seed} .. {last}")
+    runs = list(run.config.train.runs)
+    seed = runs[0] if seed is None else str(seed)
+    if seed not in runs:
+        raise UserError(f"no seed {seed} in this run; it has {', '.join(runs)}")
     loaded = run.config.task.load()
     config = run.config.model.resolve(run.config.task, loaded.vocab_size)
     settings = {k: v for k, v in entry.points[point].items() if k != "learning_rate"}
     model = Model(config, dataclasses.replace(entry.scheme, **settings))
-    checkpoints = Checkpoints(folder / "checkpoints" / entry.slug)
+    checkpoints = SchemeRun.checkpoints_of(folder, entry)
     if not checkpoints.steps():
         raise UserError(f"{label!r} has no complete checkpoint yet")
-    like = blank_state(model, run.config.optimizer, len(entry.points) * train.seeds)
+    like = blank_state(model, run.config.optimizer, len(entry.points) * len(runs))
     params = checkpoints.restore(checkpoints.steps()[-1], like).params
-    row = point * train.seeds + seed - train.first_seed
+    row = point * len(runs) + runs.index(seed)
     return model.with_params(
         {name: jax.numpy.asarray(a[row]) for name, a in params.items()}
     ), loaded
 
 
-class _StopSignal:
+class StopSignal:
     """Turns the first Ctrl-C (or a polite kill) into a request; the second stops at once."""
 
     def __init__(self):
@@ -351,7 +373,7 @@ class _StopSignal:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def __enter__(self) -> "_StopSignal":
+    def __enter__(self) -> "StopSignal":
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._before[number] = signal.signal(number, self._ask)

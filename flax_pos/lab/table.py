@@ -120,7 +120,7 @@ def reach_cell(row: Row, reach: Reach, trained: int, unit: str) -> Cell:
 
 
 def _notes(run: Run, measured: list[tuple[Column, list[Summary | None]]]):
-    seeds = run.config.train.seeds
+    seeds = run.config.train.models
     if seeds < ENOUGH:
         yield f"{seeds} seed{'s' if seeds > 1 else ''}: too few for an interval"
     else:

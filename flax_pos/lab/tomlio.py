@@ -36,10 +36,15 @@ def _lines(settings: Any, path: tuple[str, ...]) -> list[str]:
         if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
             table = _lines(value, (*path, key))
             if table:
-                below += ["", f"[{'.'.join((*path, key))}]", *table]
+                below += ["", f"[{'.'.join(map(_key, (*path, key)))}]", *table]
         elif value is not None:
-            here.append(f"{key} = {_value(value)}")
+            here.append(f"{_key(key)} = {_value(value)}")
     return here + below
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "_").isidentifier()
+    return key if bare else json.dumps(key, ensure_ascii=False)
 
 
 def _value(value: Any) -> str:

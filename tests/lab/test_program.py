@@ -127,6 +127,16 @@ def test_what_differs_between_seeds(tiny, change, vary, init, data):
     assert members["init_seed"][0] == members["data_seed"][0] == 5
 
 
+def test_crossed_seeds_are_all_pairs(tiny, change):
+    config = change(tiny, train={"vary": "cross", "seeds": 2, "data_seeds": 3})
+    members = make_members(config, make_entries(config)[0])
+    pairs = list(zip(members["init_seed"].tolist(), members["data_seed"].tolist(), strict=True))
+    assert sorted(pairs) == [(i, d) for i in range(2) for d in range(3)]
+    assert list(config.train.runs) == [f"{i}/{d}" for i, d in pairs]
+    with pytest.raises(ValueError, match="data_seeds=2 needs vary='cross'"):
+        change(tiny, train={"data_seeds": 2})
+
+
 def test_B107_a_gradient_that_is_not_finite_is_counted_and_left_out(
     tiny, build_program, change, monkeypatch
 ):
@@ -136,9 +146,8 @@ def test_B107_a_gradient_that_is_not_finite_is_counted_and_left_out(
     def poisoned(params, member, batch, key):
         bad = jnp.where(batch.ids.sum() == poisoned.sum, jnp.nan, 0.0)
         table = params["embed.embedding"]
-        return (
-            loss_of(params, member, batch, key) + bad * (table - jax.lax.stop_gradient(table)).sum()
-        )
+        loss, exact = loss_of(params, member, batch, key)
+        return loss + bad * (table - jax.lax.stop_gradient(table)).sum(), exact
 
     one = jax.tree.map(lambda a: np.asarray(a)[0], guarded.members)
     poisoned.sum = int(guarded.batch_of(one, guarded.data, jnp.int32(1)).ids.sum())

@@ -134,6 +134,11 @@ class Task:
         """The sequences that every scheme is scored on."""
         raise NotImplementedError
 
+    def inside(self, evaluation: Evaluation) -> np.ndarray:
+        """bool `N`: the sequences that are like those of training. Learning rates are chosen by
+        the loss on them and by nothing else."""
+        return evaluation.length <= self.train_length
+
     def measure(
         self, evaluation: Evaluation, nll: np.ndarray, correct: np.ndarray, defined: np.ndarray
     ) -> Measures:
@@ -150,7 +155,13 @@ class Task:
 
     @property
     def columns(self) -> tuple[Column, ...]:
+        """The first is of sequences like those of training: by it a model has fitted or not."""
         raise NotImplementedError
+
+    @property
+    def headline(self) -> str:
+        """Key of the column that tells best how a model does past its training length."""
+        return self.columns[-1].key
 
     @property
     def curves(self) -> tuple[Curve, ...]:

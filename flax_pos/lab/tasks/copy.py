@@ -125,6 +125,10 @@ class Copy(Task):
         return Measures(scalars, {"accuracy by length": curve}, reach)
 
     @property
+    def headline(self):
+        return "exact past"
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         inside, past = f"1–{self.max_count}", f"{self.max_count + 1}–{self.test_count}"
         return (

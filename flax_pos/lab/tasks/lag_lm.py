@@ -128,6 +128,10 @@ class LagLM(WindowTask):
         return Reach(reached, open=reached == self.tested[-1])
 
     @property
+    def headline(self):
+        return f"excess@{self.tested[-1]}"
+
+    @property
     def columns(self):
         named = tuple(zip(self.multiples, self.tested, strict=True))
         every = [

@@ -246,6 +246,10 @@ class UpToTask(SequenceTask):
         regular = range(self.min_size, self.test_size + 1, self.test_stride)
         return tuple(sorted({*regular, self.max_size, self.max_size + 1, self.test_size}))
 
+    @property
+    def headline(self):
+        return f"{self.metric} past"
+
     def scalars(self, exact, token):
         inside = np.asarray(self.tested) <= self.max_size
         return {
@@ -301,6 +305,10 @@ class WindowTask(SequenceTask):
 
     def tokens(self, size):
         return size
+
+    @property
+    def headline(self):
+        return f"{self.metric}@{self.tested[-1]}"
 
     def scalars(self, exact, token):
         main = (exact if self.metric == "exact" else token).mean(axis=1)

@@ -1,0 +1,243 @@
+"""A grid folder read back: one row for each scheme, control and extension, at the learning rate
+that was selected for it."""
+
+import dataclasses
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flax_pos.lab.errors import UserError
+from flax_pos.lab.grid.cells import Cell, Kind, extensions_of, make_cells
+from flax_pos.lab.grid.config import GridConfig, load_grid
+from flax_pos.lab.inference import Estimate, estimate
+from flax_pos.lab.members import parse_scheme
+from flax_pos.lab.records import Records
+from flax_pos.lab.results import ENVIRONMENT, METRICS
+from flax_pos.lab.tasks import Column, Reach, Task
+from flax_pos.scheme import to_dict
+
+GRID = "grid.toml"
+PLAN = "plan.json"
+FITTED = 0.95
+"""A seed has fitted a task if it gets this share of sequences like those of training right."""
+FIT_STEPS = 0.99
+"""Steps to fit: updates until this share of new training sequences is right."""
+RULE = (
+    "For each scheme the learning rate with the lowest loss, averaged over seeds, on new sequences "
+    "like those of training; nothing measured past the training length plays a part. A seed whose "
+    "loss is not finite counts as infinite."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of a grid's table."""
+
+    task: str
+    model: str
+    label: str
+    kind: Kind
+    scheme: dict[str, Any]
+    """Resolved settings."""
+    changed: tuple[str, ...]
+    """Settings that are not the paper's defaults."""
+    learning_rate: float
+    validation: dict[float, float]
+    """Mean loss on sequences like those of training, by learning rate."""
+    part: dict[str, Any]
+    """What the seeds scored: `seeds`, `scalars`, `curves`, `reach`."""
+    steps: tuple[int, ...]
+    losses: tuple[tuple[float, ...], ...]
+    """Training loss of each seed at `steps`; empty for what was not trained."""
+    fit_steps: tuple[int | None, ...]
+    """For each seed the updates until it had fitted; None: never."""
+    cost: dict[str, float]
+    """parameters, positional_parameters, tokens_per_second, compile_seconds."""
+    task_settings: Task
+
+    def scores(self, column: Column | str) -> list[float] | None:
+        """A column by seed; None where the scheme is undefined."""
+        values = self.part["scalars"][column if isinstance(column, str) else column.key]
+        return None if any(v is None for v in values) else [float(v) for v in values]
+
+    def estimate(self, column: Column | str) -> Estimate | None:
+        """Interquartile mean over seeds; None where undefined or not finite."""
+        scores = self.scores(column)
+        if scores is None or not np.isfinite(scores).all():
+            return None
+        return estimate([scores])
+
+    @property
+    def fitted_share(self) -> float:
+        """Share of seeds that fitted; 1 for tasks measured by loss, which are never fitted."""
+        column = self.task_settings.columns[0]
+        if column.better == "low":
+            return 1.0
+        scores = self.scores(column)
+        return 0.0 if scores is None else float(np.mean(np.asarray(scores) >= FITTED))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether most seeds fitted: otherwise the row is shown but never ranked."""
+        return self.fitted_share > 0.5
+
+    @property
+    def reach(self) -> Reach:
+        """The median over seeds (the lower one of an even number)."""
+        seeds = sorted(Reach(int(r["length"]), bool(r["open"])) for r in self.part["reach"])
+        return seeds[(len(seeds) - 1) // 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class GridRun:
+    """A finished or unfinished grid."""
+
+    folder: Path
+    config: GridConfig
+    cells: tuple[Cell, ...]
+    environment: dict[str, Any]
+    dropped: tuple[str, ...]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Finished rows in the order of the config."""
+        rows: list[Row] = []
+        for cell in self.cells:
+            events = Records(self.folder / "cells" / cell.key / METRICS).read()
+            result = next((e for e in events if e["event"] == "result"), None)
+            if result is None:
+                continue
+            best, own = _select(self.config, cell, result, events)
+            rows.append(own)
+            extra = [(label, "extension") for label in extensions_of(self.config, cell)]
+            for label, kind in (*extra, ("control: last", "control")):
+                for event in events:
+                    if event["event"] == "extension" and event["label"] == label:
+                        rows.append(_extended(own, label, kind, event, best))
+                        break
+        return tuple(rows)
+
+    @property
+    def missing(self) -> list[str]:
+        """Cells without a result."""
+        have = {(r.task, r.model, r.label) for r in self.rows}
+        return [
+            f"{c.label} on {c.task}" + (f" ({c.model})" if len(self.config.models) > 1 else "")
+            for c in self.cells
+            if (c.task, c.model, c.label) not in have
+        ]
+
+    def panel(self, task: str, model: str | None = None) -> tuple[Row, ...]:
+        """Rows of one task (and model, the first one by default)."""
+        model = next(iter(self.config.models)) if model is None else model
+        return tuple(r for r in self.rows if r.task == task and r.model == model)
+
+
+def _select(grid: GridConfig, cell: Cell, result, events) -> tuple[int, Row]:
+    """The point with the lowest validation loss, by `RULE`."""
+    fallback = grid.optimizer.learning_rate
+    rates = [p["point"].get("learning_rate", fallback) for p in result["rows"]]
+    losses = [[float(v) for v in p["validation"]] for p in result["rows"]]
+    means = [float(np.mean(v)) if np.isfinite(v).all() else float("inf") for v in losses]
+    best = int(np.argmin(means))
+    train = [e for e in events if e["event"] == "train"]
+    runs = cell.config.train.models
+    members = range(best * runs, (best + 1) * runs)
+    scheme = parse_scheme(cell.scheme)
+    return best, Row(
+        task=cell.task,
+        model=cell.model,
+        label=cell.label,
+        kind=cell.kind,
+        scheme=to_dict(scheme),
+        changed=_changed(scheme),
+        learning_rate=rates[best],
+        validation=dict(zip(rates, means, strict=True)),
+        part=result["rows"][best],
+        steps=tuple(e["step"] for e in train),
+        losses=tuple(tuple(float(e["loss"][m]) for e in train) for m in members),
+        fit_steps=tuple(_first_fit(train, m) for m in members),
+        cost={
+            key: result[key]
+            for key in (
+                "parameters",
+                "positional_parameters",
+                "tokens_per_second",
+                "compile_seconds",
+            )
+        },
+        task_settings=cell.config.task,
+    )
+
+
+def _first_fit(train, member: int) -> int | None:
+    return next((e["step"] for e in train if float(e["accuracy"][member]) >= FIT_STEPS), None)
+
+
+def _changed(scheme) -> tuple[str, ...]:
+    mine, papers = to_dict(scheme), to_dict(type(scheme)())
+    return tuple(f"{k} = {v}" for k, v in mine.items() if v != papers[k])
+
+
+def _extended(row: Row, label: str, kind, event, best: int) -> Row:
+    scheme = parse_scheme(event["scheme"])
+    return dataclasses.replace(
+        row,
+        label=label,
+        kind=kind,
+        scheme=to_dict(scheme),
+        changed=_changed(scheme),
+        part=event["rows"][best],
+        steps=(),
+        losses=(),
+        fit_steps=(),
+    )
+
+
+def read_grid(folder: Path) -> GridRun:
+    """What a grid folder holds.
+
+    Raises:
+      UserError: it is none.
+    """
+    if not (folder / GRID).is_file():
+        raise UserError(f"{str(folder)!r} is not a grid folder: it has no {GRID}")
+    grid = load_grid(folder / GRID)
+    loaded = {label: task.load() for label, task in grid.tasks.items()}
+    read = lambda name: (
+        json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
+    )
+    dropped = tuple(read(PLAN).get("dropped", ()))
+    return GridRun(folder, grid, make_cells(grid, loaded), read(ENVIRONMENT), dropped)
+
+
+def results_json(run: GridRun) -> dict[str, Any]:
+    """Everything that was measured, without what depends on the machine or the moment: the same
+    for an undisturbed run and one that was stopped and went on."""
+    return {
+        "name": run.config.name,
+        "selection": RULE,
+        "dropped": list(run.dropped),
+        "rows": [
+            {
+                "task": row.task,
+                "model": row.model,
+                "label": row.label,
+                "kind": row.kind,
+                "scheme": row.scheme,
+                "paper_defaults": not row.changed,
+                "learning_rate": row.learning_rate,
+                "validation": {f"{rate:g}": value for rate, value in row.validation.items()},
+                "fitted_share": row.fitted_share,
+                "fit_steps": list(row.fit_steps),
+                "parameters": row.cost["parameters"],
+                "positional_parameters": row.cost["positional_parameters"],
+                "train_loss": [seed[-1] for seed in row.losses if seed],
+                **{k: row.part[k] for k in ("seeds", "scalars", "curves", "reach", "skipped")},
+            }
+            for row in run.rows
+        ],
+    }
