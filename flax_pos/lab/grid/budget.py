@@ -117,5 +117,5 @@ def _estimate(prepared: "Prepared", grid: GridConfig, costs) -> float:
     seconds = 0.0
     for cell in prepared.cells:
         cost = costs[cell.task, cell.model]
-        seconds += cost.compile + cost.model_step * models * grid.train.steps
+        seconds += cost.compile + cost.model_step * models * grid.train_of(cell.task).steps
     return MARGIN * seconds

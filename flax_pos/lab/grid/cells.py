@@ -71,7 +71,7 @@ def make_cells(grid: GridConfig, loaded: Mapping[str, Loaded]) -> tuple[Cell, ..
                     sweep={"learning_rate": grid.learning_rates} if grid.learning_rates else {},
                     task=task,
                     model=model,
-                    train=grid.train,
+                    train=grid.train_of(task_label),
                     optimizer=grid.optimizer,
                 )
                 for scheme in named

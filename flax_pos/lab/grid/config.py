@@ -46,16 +46,27 @@ class GridConfig:
     tasks: Mapping[str, Task] = dataclasses.field(default_factory=dict)
     models: Mapping[str, ModelSettings] = dataclasses.field(default_factory=dict)
     extensions: Mapping[str, Extension] = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Updates on tasks that need another number of them than `train.steps`."""
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+
+    def train_of(self, task: str) -> TrainConfig:
+        """How models are trained on one of the tasks."""
+        return dataclasses.replace(self.train, steps=self.steps.get(task, self.train.steps))
 
     def __post_init__(self):
         for name in ("schemes", "learning_rates", "controls"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)} names one twice")
+        for label, steps in self.steps.items():
+            if self.tasks and label not in self.tasks:
+                raise ValueError(f"steps names the task {label!r}, which this grid does not have")
+            if type(steps) is not int or steps < 1:
+                raise ValueError(f"steps of {label!r} must be a whole number of at least 1")
         for label, extension in self.extensions.items():
-            if extension.of not in self.schemes:
+            if self.schemes and extension.of not in self.schemes:
                 raise ValueError(
                     f"extension {label!r} is of {extension.of!r}, which is not one of the schemes"
                 )
@@ -70,6 +81,9 @@ def grid_from_table(table: Mapping[str, Any]) -> GridConfig:
       UserError: an unknown key, scheme, task or value; nothing to compare, or nothing to do it on.
     """
     table = dict(table)
+    steps = table.pop("steps", {})
+    if not isinstance(steps, Mapping):
+        raise UserError("config key 'steps' is a table [steps] by task; train.steps is for all")
     tasks, models, extensions = (
         _tables(table.pop(name, {}), name) for name in ("tasks", "models", "extensions")
     )
@@ -85,6 +99,7 @@ def grid_from_table(table: Mapping[str, Any]) -> GridConfig:
         return dataclasses.replace(
             grid,
             tasks=made,
+            steps=dict(steps),
             models={
                 label: tomlio.update(ModelSettings(), settings, f"models.{label}.")
                 for label, settings in (models or {"model": {}}).items()

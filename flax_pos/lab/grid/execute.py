@@ -27,6 +27,7 @@ from flax_pos.lab.records import Records, write_atomic
 from flax_pos.lab.results import ENVIRONMENT, METRICS
 from flax_pos.lab.run import Interrupted, Plan, SchemeRun, StopSignal, result_rows, try_out
 from flax_pos.lab.tasks import Evaluation, Loaded
+from flax_pos.scheme import Scheme
 
 
 class Prepared(NamedTuple):
@@ -60,7 +61,26 @@ def prepare(grid: GridConfig) -> Prepared:
     for cell in cells:
         plan = prepared.plan(cell)
         try_out(plan, plan.entries[0])
+        for label, extension in extensions_of(grid, cell).items():
+            _try_extension(plan, label, parse_scheme(extension.scheme))
     return prepared
+
+
+def _try_extension(plan: Plan, label: str, scheme: Scheme) -> None:
+    """Traces a forward of the trained model with another scheme."""
+    model = Model(plan.model, plan.entries[0].scheme)
+
+    def forward():
+        ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
+        params = model.init(jax.random.key(0))
+        return model._replace(scheme=scheme).with_params(params)(ids, length=ids.shape[1])
+
+    try:
+        jax.eval_shape(forward)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"extension {label!r} does not fit a trained {plan.entries[0].label!r}: {error}"
+        ) from error
 
 
 def start_grid(
@@ -99,10 +119,10 @@ def _execute(prepared: Prepared, folder: Path, console: Console) -> Path:
 
     environment = describe()
     cells = prepared.cells
-    steps = prepared.grid.train.steps
+    steps = sum(cell.config.train.steps for cell in cells)
     console.print(
         f"{len(cells)} cells ({len(prepared.grid.tasks)} tasks, {len(prepared.grid.models)} "
-        f"models), {steps} updates each, on {len(jax.devices())} "
+        f"models), {steps} updates in all, on {len(jax.devices())} "
         f"{environment['device_kind']} device(s)\ngrid folder: {folder}",
         highlight=False,
         soft_wrap=True,
@@ -110,7 +130,7 @@ def _execute(prepared: Prepared, folder: Path, console: Console) -> Path:
     began = time.monotonic()
     try:
         write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
-        with StopSignal() as stop, RunProgress(console, steps * len(cells)) as progress:
+        with StopSignal() as stop, RunProgress(console, steps) as progress:
             inner: Any = prepared.grid.train.placement
             for cell in cells:
                 inner = _run_cell(prepared, cell, folder, progress, stop, inner)
@@ -186,10 +206,7 @@ def _score_as(plan: Plan, folder: Path, label: str, last_only: bool, inner) -> l
     evaluation, restore = plan.evaluation, lambda a: a
     if last_only:
         evaluation, restore = cut(plan.evaluation, config.task.train_length)
-    try:
-        scores = program.score(program.placement.put(params), evaluation)
-    except ValueError as error:
-        raise UserError(f"{label!r} cannot be put on a trained {entry.label!r}: {error}") from error
+    scores = program.score(program.placement.put(params), evaluation)
     nll, correct = restore(scores[0]), restore(scores[1])
     defined = scores[2] if not last_only else plan.evaluation.length > 0
     skipped = np.zeros(len(nll), np.int32)

@@ -132,7 +132,7 @@ def _facts(run: GridRun) -> str:
     facts = {
         "cells": f"{len(run.cells) - len(run.missing)} of {len(run.cells)}",
         "seeds": f"{grid.train.models}",
-        "updates": f"{grid.train.steps:,}",
+        "updates": ", ".join(sorted({f"{grid.train_of(t).steps:,}" for t in grid.tasks})),
         "learning rates": ", ".join(f"{r:g}" for r in grid.learning_rates)
         or f"{grid.optimizer.learning_rate:g}",
     }

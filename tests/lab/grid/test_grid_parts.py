@@ -9,13 +9,14 @@ import pytest
 
 from flax_pos.lab import tomlio
 from flax_pos.lab.accounting import account
+from flax_pos.lab.config import find_preset, list_presets
 from flax_pos.lab.controls import Shuffled
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.budget import Cost, _estimate, _smaller
-from flax_pos.lab.grid.cells import make_cells
+from flax_pos.lab.grid.cells import check_extensions, make_cells
 from flax_pos.lab.grid.claims import Claim, ahead, change, check_claim, slower, within
 from flax_pos.lab.grid.commands import seconds
-from flax_pos.lab.grid.config import grid_from_table
+from flax_pos.lab.grid.config import grid_from_table, is_grid, load_grid
 from flax_pos.lab.grid.last import cut
 from flax_pos.lab.grid.published import CLAIMS
 from flax_pos.lab.grid.results import Row, _select
@@ -67,7 +68,10 @@ def test_a_grid_survives_its_file(tmp_path):
         ({"schemes": ["none"], "controls": ["last"]}, "add it to the schemes"),
         ({"extensions": {"x": {"of": "alibi", "scheme": "rope"}}}, "not one of the schemes"),
         ({"extensions": {"x": {"of": "rope"}}}, r"\[extensions.x\] needs of"),
-        ({"steps": 3}, "unknown config key 'steps'"),
+        ({"steps": 3}, "a table .steps. by task"),
+        ({"steps": {"copi": 3}}, "steps names the task 'copi'"),
+        ({"steps": {"copy": 0}}, "whole number of at least 1"),
+        ({"updates": 3}, "unknown config key 'updates'"),
     ],
 )
 def test_bad_settings_are_one_line(change, message):
@@ -84,6 +88,23 @@ def test_times_of_a_budget(text, wanted):
 def test_what_is_no_time_is_said(text):
     with pytest.raises(UserError, match="is no time"):
         seconds(text)
+
+
+def test_updates_by_task():
+    cells = cells_of(steps={"sort": 20})
+    assert {c.task: c.config.train.steps for c in cells} == {"copy": 10, "sort": 20}
+
+
+@pytest.mark.parametrize("name", [n for n in list_presets() if is_grid(find_preset(n))])
+def test_presets_can_be_run(name):
+    grid = load_grid(find_preset(name))
+    check_extensions(grid)
+    assert grid.train.models >= 5
+    cells = make_cells(grid, {label: task.load() for label, task in grid.tasks.items()})
+    assert {c.scheme for c in cells} >= set(grid.schemes)
+    text = find_preset(name).read_text()
+    for word in (f"# flax-pos grid {name}\n", "# Cost: ", "# Expect: "):
+        assert word in text
 
 
 # Cells -----------------------------------------------------------------------------------------

@@ -208,6 +208,13 @@ def test_commands_say_what_is_wrong(tmp_path, capsys):
         assert errors.count("\n") == 1
 
 
+def test_an_extension_that_does_not_fit_is_refused_before_training(tmp_path):
+    table = TABLE | {"extensions": {"learned": {"of": "rope", "scheme": "learned"}}}
+    with pytest.raises(UserError, match="extension 'learned' does not fit a trained 'rope'"):
+        start_grid(grid_from_table(table), tmp_path / "none", quiet())
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.slow
 def test_kills_at_random_moments_change_nothing(tmp_path):
     """Killed without warning again and again, then left alone: the same results file."""
