@@ -220,8 +220,6 @@ def check_dtype(scheme: Scheme) -> None:
     inputs = make_inputs(scheme, dtype=jnp.bfloat16)
     pos = place(scheme, inputs, LENGTH)
     assert scheme.embed(inputs.params, inputs.x, pos).dtype == jnp.bfloat16, "embed: dtype"
-    out = forward(scheme, inputs)
-    assert out.dtype == jnp.bfloat16, f"output: {out.dtype} from bfloat16"
     features = scheme.features(pos, DIMS._replace(length=LENGTH))
     at = scheme.coords(inputs.params, inputs.x, Coords(inputs.index, pos, features), None)
     q, k, _ = project(inputs.x, inputs.weights)
@@ -229,6 +227,8 @@ def check_dtype(scheme: Scheme) -> None:
         assert got.dtype == jnp.bfloat16, f"rotate: {got.dtype} from bfloat16"
     bias = scheme.bias(inputs.params, at, at, DIMS.heads)
     assert bias is None or bias.dtype == jnp.float32, f"bias: {bias.dtype}, wanted float32"
+    out = forward(scheme, inputs)
+    assert out.dtype == jnp.bfloat16, f"output: {out.dtype} from bfloat16"
     narrow = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (wide.weights, wide.x))
     assert_close(
         forward(scheme, wide._replace(weights=narrow[0], x=narrow[1])).astype(jnp.float32),

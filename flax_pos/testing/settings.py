@@ -68,8 +68,8 @@ def check_fields(scheme: Scheme) -> None:
 
 
 def check_swept_fields(scheme: Scheme) -> None:
-    """A number among the settings may be traced: `vmap` over it equals a loop. (Settings that
-    decide shapes cannot be; those raise TypeError or ValueError.)"""
+    """A number among the settings may be traced: `vmap` over it equals a loop. One that decides
+    shapes cannot be; the scheme says so by a TypeError or ValueError of its own."""
     inputs = make_inputs(scheme)
     for field in dataclasses.fields(scheme):
         value = getattr(scheme, field.name)
@@ -79,7 +79,9 @@ def check_swept_fields(scheme: Scheme) -> None:
         run = lambda v, name=field.name: forward(dataclasses.replace(scheme, **{name: v}), inputs)
         try:
             at_once = jax.vmap(run)(jnp.asarray(values, jnp.float32))
-        except (TypeError, ValueError):
+        except jax.errors.ConcretizationTypeError as error:
+            raise AssertionError(f"field {field.name!r} cannot be traced: {error}") from error
+        except (TypeError, ValueError):  # the scheme itself says that it cannot be
             continue
         for got, own in zip(at_once, values, strict=True):
             assert_close(got, run(own), f"{field.name} = {own} in a vmap", tolerance=1e-4)

@@ -1,0 +1,287 @@
+"""The suite, which knows no formula, catches mistakes that people make: each planted bug below must
+fail the check named beside it, which the healthy scheme passes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_pos import Scheme, get_scheme
+from flax_pos.testing import layer, modules, settings
+
+Alibi, Cope, Fox, Learned, Randomized, Rope, T5 = map(
+    get_scheme, ("alibi", "cope", "fox", "learned", "randomized", "rope", "t5")
+)
+MUTANTS = []
+
+
+def caught_by(check, *healthy: type[Scheme]):
+    """Plants a bug; the schemes it was made from are the control."""
+
+    def plant(cls):
+        cls = dataclass(frozen=True, kw_only=True)(cls)
+        control = healthy or (cls.__mro__[1],)
+        MUTANTS.append(pytest.param(cls, check, control[0], id=cls.__name__))
+        return cls
+
+    return plant
+
+
+@pytest.mark.parametrize(("mutant", "check", "healthy"), MUTANTS)
+def test_mutant_is_caught(mutant, check, healthy):
+    check(healthy(**healthy.toy))
+    with pytest.raises((AssertionError, jax.errors.UnexpectedTracerError)):
+        check(mutant(**mutant.toy))
+
+
+# Ten classics ------------------------------------------------------------------------------------
+
+
+@caught_by(layer.check_cache)
+class BiasCountsSlots(Alibi):
+    def bias(self, params, q_at, k_at, heads):
+        count = lambda at: at._replace(
+            pos=jnp.broadcast_to(jnp.arange(at.pos.shape[-1]), at.pos.shape)
+        )
+        return super().bias(params, count(q_at), count(k_at), heads)
+
+
+@caught_by(layer.check_claims)
+class KeyNotRotated(Rope):
+    def rotate(self, params, x, at, side):
+        return super().rotate(params, x, at, side) if side == "q" else x
+
+
+@caught_by(layer.check_cache)
+class ForgetsPrev(Fox):
+    def coords(self, params, x, at, prev):
+        return super().coords(params, x, at, None)
+
+
+@caught_by(layer.check_blockwise)
+class DropsCarry(Cope):
+    def scores(self, params, pair, carry):
+        return super().scores(params, pair, None)
+
+
+@caught_by(layer.check_positions)
+class RedrawsPerCall(Randomized):
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
+        key = jax.random.key(0) if key is None else key
+        drawn = jnp.sort(jax.random.permutation(key, self.range)[: index.shape[-1]])
+        return jnp.broadcast_to(drawn.astype(jnp.int32), index.shape)
+
+
+FREQUENCIES: dict[int, Any] = {}
+
+
+@caught_by(settings.check_fields)
+class GlobalTable(Rope):
+    def features(self, pos, dims):
+        half = dims.head_dim // 2
+        ladder = np.float32(self.theta) ** -(np.arange(half, dtype=np.float32) / half)
+        phase = pos[..., None].astype(jnp.float32) * FREQUENCIES.setdefault(half, ladder).reshape(
+            (1,) * pos.ndim + (half,)
+        )
+        return {"rope_cos": jnp.cos(phase), "rope_sin": jnp.sin(phase)}
+
+
+@caught_by(layer.check_dtype)
+class Upcasts(Rope):
+    def rotate(self, params, x, at, side):
+        return super().rotate(params, x.astype(jnp.float32), at, side)
+
+
+@caught_by(layer.check_memory)
+class GathersFromSquare(Alibi):
+    def bias(self, params, q_at, k_at, heads):
+        n = 320
+        square = jnp.abs(jnp.arange(n)[:, None] - jnp.arange(n)[None]).astype(jnp.float32)
+        return -0.5 * square[q_at.pos[..., :, None], k_at.pos[..., None, :]][..., None, :, :]
+
+
+@caught_by(settings.check_fields)
+class DeadField(Rope):
+    unused: float = 3.0
+
+
+@caught_by(layer.check_claims)
+class FalselyAbsolute(Rope):
+    relative = False
+
+
+# One for each hook -------------------------------------------------------------------------------
+
+
+@caught_by(settings.check_parameters)
+class UnseededParameters(T5):
+    def init_model(self, key, dims):
+        table = super().init_model(key, dims)["table"]
+        return {"table": jnp.asarray(np.random.normal(size=table.shape), jnp.float32)}  # noqa: NPY002
+
+
+@caught_by(settings.check_parameters)
+class NarrowParameters(Fox):
+    def init_layer(self, key, dims):
+        return jax.tree.map(lambda a: a.astype(jnp.bfloat16), super().init_layer(key, dims))
+
+
+@caught_by(layer.check_positions, Scheme)
+class PlacesByNeighbours(Scheme):
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
+        return index - index.min(-1, keepdims=True)
+
+
+@caught_by(layer.check_cache)
+class EmbedsByRow(Learned):
+    def embed(self, params, x, pos):
+        return super().embed(params, x, pos - pos[:, :1])
+
+
+@caught_by(layer.check_cache)
+class FeaturesBySlot(Rope):
+    def features(self, pos, dims):
+        slots = jnp.arange(pos.shape[-1], dtype=pos.dtype)
+        return super().features(jnp.broadcast_to(slots, pos.shape), dims)
+
+
+@caught_by(layer.check_padding)
+class CountsPadding(Fox):
+    def coords(self, params, x, at, prev):
+        return super().coords(params, x, at._replace(index=jnp.abs(at.index)), prev)
+
+
+@caught_by(layer.check_claims)
+class KeysTurnTheOtherWay(Rope):
+    def rotate(self, params, x, at, side):
+        if side == "k":
+            feats = {**at.feats, "rope_sin": -at.feats["rope_sin"]}
+            at = at._replace(feats=feats)
+        return super().rotate(params, x, at, side)
+
+
+@caught_by(layer.check_dtype)
+class NarrowBias(Alibi):
+    def bias(self, params, q_at, k_at, heads):
+        return super().bias(params, q_at, k_at, heads).astype(jnp.bfloat16)
+
+
+@caught_by(layer.check_blockwise)
+class CarryCountsMasked(Cope):
+    def scores(self, params, pair, carry):
+        return super().scores(params, pair._replace(mask=jnp.ones_like(pair.mask)), carry)
+
+
+@caught_by(layer.check_grouped_heads, Scheme)
+class TilesHeads(Scheme):
+    def scores(self, params, pair, carry):
+        copies = pair.q.shape[-2] // pair.k.shape[-2]
+        keys = jnp.tile(pair.k, (1, 1, copies, 1))  # head n takes key n % K, not n // (N / K)
+        return jnp.einsum("btnh,bsnh->bnts", pair.q, keys).astype(jnp.float32), carry
+
+
+# One for each claim, and for what else is promised -----------------------------------------------
+
+
+@caught_by(layer.check_claims)
+class FalselyRelative(Learned):
+    relative = True
+
+
+@caught_by(layer.check_claims)
+class FalselyUnbounded(Learned):
+    unbounded = True
+
+
+@caught_by(layer.check_claims)
+class FalselyBounded(Alibi):
+    unbounded = False
+
+
+@caught_by(layer.check_claims, Scheme)
+class HidesLength(Scheme):
+    def positions(self, index, *, length, key=None, ids=None, prev=None):
+        return index
+
+    def features(self, pos, dims):
+        return {"strength": jnp.log(jnp.ones(pos.shape) * jnp.asarray(dims.length, jnp.float32))}
+
+    def rotate(self, params, x, at, side):
+        return x * at.feats["strength"][..., None, None].astype(x.dtype)
+
+
+@caught_by(layer.check_claims)
+class FalselyLengthDependent(Alibi):
+    depends_on_length = True
+
+
+@caught_by(layer.check_bidirectional, Scheme)
+class NeedsCausalMaskUnsaid(Scheme):
+    def scores(self, params, pair, carry):
+        # Sums over the keys to the right, but blind to how far right the row goes.
+        own = jnp.where(pair.mask, jax.nn.sigmoid(pair.logits), 0.0)
+        after = jnp.cumsum(own[..., ::-1], -1)[..., ::-1]
+        return pair.logits - after, carry
+
+
+@caught_by(layer.check_hooks)
+class HookWithoutEffect(Scheme):
+    def rotate(self, params, x, at, side):
+        return x + jnp.zeros_like(x)
+
+
+@caught_by(settings.check_round_trip, Rope)
+class Unhashable(Rope):
+    __hash__ = None  # type: ignore[assignment]
+
+
+@caught_by(layer.check_x64)
+class WideParameters(T5):
+    def init_model(self, key, dims):
+        return {"table": jax.random.normal(key, (self.num_buckets, dims.heads))}
+
+
+@caught_by(settings.check_swept_fields)
+class FieldAsConstant(Alibi):
+    def bias(self, params, q_at, k_at, heads):
+        return float(self.max_bias) * super().bias(params, q_at, k_at, heads)
+
+
+@caught_by(settings.check_described, Rope)
+class SaysNothing(Rope):
+    formula = ""
+
+
+@caught_by(layer.check_packing, Fox)
+class CountsOnAcrossDocuments(Scheme):
+    def coords(self, params, x, at, prev):
+        count = jnp.cumsum(at.index >= 0, -1, dtype=jnp.float32)
+        if prev is not None:
+            count = count + prev.feats["count"]
+        return at._replace(feats={**at.feats, "count": count})
+
+    def bias(self, params, q_at, k_at, heads):
+        q, k = q_at.feats["count"][..., :, None], k_at.feats["count"][..., None, :]
+        return 0.1 * (q * k)[..., None, :, :]
+
+
+@caught_by(layer.check_seeds)
+class MemoisesTable(T5):
+    def bias(self, params, q_at, k_at, heads):
+        return super().bias({"table": MEMO.setdefault(heads, params["table"])}, q_at, k_at, heads)
+
+
+MEMO: dict[int, Any] = {}
+
+
+@caught_by(modules.check_modules)
+class KeepsStateBetweenCalls(Learned):
+    def embed(self, params, x, pos):
+        CALLS.append(1)
+        return super().embed(params, x, pos) + jnp.asarray(0.01 * len(CALLS), x.dtype)
+
+
+CALLS: list[int] = []
