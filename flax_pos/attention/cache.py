@@ -199,16 +199,21 @@ def place_keys(
 
     Args:
       scheme: the layer's scheme.
-      cache: a layer's cache. at: the new tokens' coords; only `index` matters.
+      cache: a layer's cache. at: the new tokens' coords; only `index` and `pos` matter.
       dims: sizes, with `length` the total length including the new tokens.
       on_full: as for `extend`. window: as for `extend`.
       key: what `scheme.positions` was given for the new tokens.
     """
     if _joins(cache, at.index, on_full, window):
-        index = jnp.concatenate([cache.at.index, at.index], -1)
+        merge = lambda old, new: jnp.concatenate([old, new], -1)
     else:
-        index = _write(cache.at.index, at.index, _slots(cache, at.index, on_full))
-    pos = scheme.positions(jnp.maximum(index, 0), length=dims.length, key=key)
+        slots = _slots(cache, at.index, on_full)
+        merge = lambda old, new: _write(old, new, slots)
+    if "positions" in scheme.uses:
+        index = merge(cache.at.index, at.index)
+        pos = scheme.positions(jnp.maximum(index, 0), length=dims.length, key=key)
+    else:  # tokens are where they were put
+        pos = merge(cache.at.pos, at.pos)
     return KeyPlace(pos, scheme.features(pos, dims))
 
 

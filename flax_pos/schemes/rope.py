@@ -100,4 +100,5 @@ class Rope(Scheme):
             return turn(cos, sin, *fraction_of_turn(pos - whole, inv_freq))
         if spec.axes is not None:  # positions of text: the same on every axis
             pos = jnp.broadcast_to(pos, (spec.axes.count, *pos.shape))
+        length = length if spec.depends_on_length else None
         return rope_tables(pos, spec, head_dim=head_dim, seq_len=length, inv_freq=inv_freq)

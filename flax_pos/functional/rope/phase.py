@@ -136,7 +136,8 @@ def cos_sin_of_words(positions: Int[Array, "*S"], words: UInt[Array, "2 F"], dty
     """The same with frequencies as `turn_words` gives them."""
     make = lambda: cos_sin_of_turns(turns(positions, words), dtype)
     size = positions.size // positions.shape[-1] * words.shape[-1]
-    if size < _WORTH_KEEPING or jax.default_backend() == "gpu":
+    unknown = not isinstance(size, int)  # symbolic, while exporting
+    if unknown or size < _WORTH_KEEPING or jax.default_backend() == "gpu":
         return make()
     # Readers would each fuse the tables into their own loop and compute them for every head. A
     # loop that the compiler cannot see through (it runs once) makes it compute them alone. Which
