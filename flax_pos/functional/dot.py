@@ -1,4 +1,5 @@
-"""The two products of attention, for grouped-query heads and without repeating keys.
+"""The two products of attention, for grouped-query heads and without repeating keys, and the
+product of tokens with a matrix.
 
 Query head n belongs to key/value head n // (N / K).
 """
@@ -39,6 +40,28 @@ def mix_values(
         "...kgts,...skh->...kgth", weights.astype(v.dtype), v, preferred_element_type=jnp.float32
     )
     return _ungroup(out)
+
+
+def token_dot_general(x, kernel, dimension_numbers, precision=None, preferred_element_type=None):
+    """`jax.lax.dot_general` of `*B T D` with `D F`, as one plain matrix product on a CPU.
+
+    XLA's CPU backend takes twice as long for the gradient of the kernel where it sums over two
+    axes. Elsewhere the axes stay apart: merging them would gather a sequence that is sharded.
+    """
+    (contracted, others), batch = dimension_numbers
+    plain = tuple(contracted) == (x.ndim - 1,) and not any(map(len, batch))
+    merge = plain and x.ndim > 2 and jax.default_backend() == "cpu"
+    rows = x.reshape(-1, x.shape[-1]) if merge else x
+    if merge:
+        dimension_numbers = (((1,), tuple(others)), batch)
+    out = jax.lax.dot_general(
+        rows,
+        kernel,
+        dimension_numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+    return out.reshape(*x.shape[:-1], *out.shape[1:]) if merge else out
 
 
 def _group(x: jax.Array, kv_heads: int) -> jax.Array:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from flax_pos.functional.dot import token_dot_general
 from flax_pos.functional.norm import layer_norm, rms_norm
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.params import axes, named
@@ -60,6 +61,7 @@ def linear(
         dtype=config.compute_dtype,
         param_dtype=jnp.dtype(config.param_dtype),
         kernel_init=nnx.initializers.normal(std),
+        dot_general=token_dot_general,
         kernel_metadata=axes(*names),
         bias_metadata=axes(names[1]),
         rngs=rngs,
