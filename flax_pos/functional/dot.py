@@ -42,7 +42,7 @@ def mix_values(
     return _ungroup(out)
 
 
-def token_dot_general(x, kernel, dimension_numbers, precision=None, preferred_element_type=None):
+def token_dot_general(x, kernel, dimension_numbers, **options):
     """`jax.lax.dot_general` of `*B T D` with `D F`, as one plain matrix product on a CPU.
 
     XLA's CPU backend takes twice as long for the gradient of the kernel where it sums over two
@@ -50,18 +50,12 @@ def token_dot_general(x, kernel, dimension_numbers, precision=None, preferred_el
     """
     (contracted, others), batch = dimension_numbers
     plain = tuple(contracted) == (x.ndim - 1,) and not any(map(len, batch))
-    merge = plain and x.ndim > 2 and jax.default_backend() == "cpu"
-    rows = x.reshape(-1, x.shape[-1]) if merge else x
-    if merge:
-        dimension_numbers = (((1,), tuple(others)), batch)
-    out = jax.lax.dot_general(
-        rows,
-        kernel,
-        dimension_numbers,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
-    return out.reshape(*x.shape[:-1], *out.shape[1:]) if merge else out
+    sharded = options.get("out_sharding") is not None
+    if not plain or sharded or x.ndim < 3 or jax.default_backend() != "cpu":
+        return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
+    rows = x.reshape(-1, x.shape[-1])
+    out = jax.lax.dot_general(rows, kernel, (((1,), tuple(others)), batch), **options)
+    return out.reshape(*x.shape[:-1], *out.shape[1:])
 
 
 def _group(x: jax.Array, kv_heads: int) -> jax.Array:
@@ -75,4 +69,4 @@ def _ungroup(x: jax.Array) -> jax.Array:
     return x.reshape(*batch, kv_heads * group, rows, columns)
 
 
-__all__ = ["dot_logits", "mix_values"]
+__all__ = ["dot_logits", "mix_values", "token_dot_general"]
