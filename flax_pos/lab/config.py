@@ -181,6 +181,25 @@ def config_from_table(table: dict[str, Any]) -> Config:
     return dataclasses.replace(config, task=tomlio.update(task, task_table, "task."))
 
 
+def absolute(config: Config) -> Config:
+    """The config with every file named from the root, so that a run can be gone on with from any
+    folder."""
+
+    def rooted(value: Any) -> Any:
+        if isinstance(value, Path):
+            return value.absolute()
+        if isinstance(value, tuple):
+            return tuple(rooted(v) for v in value)
+        return value
+
+    task = config.task
+    fields = {f.name: rooted(getattr(task, f.name)) for f in dataclasses.fields(task) if f.init}
+    imports = (str(Path(n).absolute()) if n.endswith(".py") else n for n in config.imports)
+    return dataclasses.replace(
+        config, task=dataclasses.replace(task, **fields), imports=tuple(imports)
+    )
+
+
 def load_config(path: Path) -> Config:
     """The config that a TOML file holds; errors as in `config_from_table`."""
     return config_from_table(tomlio.read(path))

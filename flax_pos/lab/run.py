@@ -15,7 +15,7 @@ from rich.console import Console
 
 from flax_pos.lab import tomlio
 from flax_pos.lab.checkpoint import Checkpoints
-from flax_pos.lab.config import Config
+from flax_pos.lab.config import Config, absolute
 from flax_pos.lab.environment import cpu_cores, describe
 from flax_pos.lab.errors import UserError, suggest
 from flax_pos.lab.members import Entry, make_entries, make_members
@@ -86,6 +86,8 @@ def try_out(plan: Plan, entry: Entry) -> None:
 def start(config: Config, folder: Path | None, console: Console) -> Path:
     """Runs a config in a new run folder (None: one under `runs/`), which it returns."""
     plan = make_plan(config)
+    config = absolute(config)
+    plan = plan._replace(config=config)
     if folder is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         digest = hashlib.sha256(tomlio.dumps(config).encode()).hexdigest()[:6]

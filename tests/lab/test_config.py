@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -6,6 +7,7 @@ from flax_pos.lab import tomlio
 from flax_pos.lab.config import (
     Config,
     ModelSettings,
+    absolute,
     config_from_table,
     find_preset,
     list_presets,
@@ -50,7 +52,7 @@ def test_every_preset_begins_with_its_command_cost_and_result():
         head = "\n".join(
             line for line in find_preset(name).read_text().splitlines() if line.startswith("#")
         )
-        assert comment.startswith("# python train_toy.py"), name
+        assert comment.startswith(("# python train_toy.py", "# flax-pos ")), name
         assert "Cost:" in head, name
         assert "Expect:" in head, name
 
@@ -107,6 +109,15 @@ def test_model_sizes_follow_the_data():
         ModelSettings(vocab_size=256).resolve(task, 300)
     with pytest.raises(UserError, match=r"in \[model\]: width=10 is not a multiple of heads=4"):
         ModelSettings(width=10).resolve(task, 300)
+
+
+def test_files_are_named_from_the_root(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    task = Text(paths=(Path("a.txt"),), tokenizer=Path("t.json"))
+    config = absolute(Config(imports=("own.py", "a.module"), task=task))
+    assert config.imports == (str(tmp_path / "own.py"), "a.module")
+    assert config.task == Text(paths=(tmp_path / "a.txt",), tokenizer=tmp_path / "t.json")
+    assert absolute(Config()) == Config()
 
 
 def test_settings_are_frozen():

@@ -1,0 +1,349 @@
+"""Whole runs, small: what ends up in the folder, and that stopping changes nothing."""
+
+import dataclasses
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from flax_pos.lab import tomlio
+from flax_pos.lab.config import load_config
+from flax_pos.lab.errors import UserError
+from flax_pos.lab.records import Records
+from flax_pos.lab.report import write_outputs
+from flax_pos.lab.results import read_run
+from flax_pos.lab.run import load_model, resume, start
+from flax_pos.lab.table import make_table, print_table, to_markdown
+
+SCHEMES = ("none", "learned")
+
+
+@pytest.fixture(scope="module")
+def finished(tiny, change, tmp_path_factory):
+    """A finished run of two schemes and what it printed."""
+    config = change(tiny, schemes=SCHEMES, train={"seeds": 3})
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    out = io.StringIO()
+    start(config, folder, Console(file=out, width=100))
+    return folder, config, out.getvalue()
+
+
+def test_the_folder_holds_everything(finished):
+    folder, config, _ = finished
+    assert load_config(folder / "config.toml") == config
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["jax"]
+    assert environment["devices"]
+    for figure in ("loss-by-step", "loss-by-position"):
+        assert (folder / "figures" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+    events = Records(folder / "metrics.jsonl").read()
+    kinds = [e["event"] for e in events]
+    assert kinds == ["data", *["start", "train", "train", "result"] * 2]
+    assert [e["step"] for e in events if e["event"] == "train"] == [3, 6] * 2
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_what_is_printed(finished):
+    _, _, printed = finished
+    assert re.search(r"none: \d+/12 updates  loss \d\.\d+ {2}\S+ tokens/s", printed)
+    assert "report.html" in printed
+    assert "undefined" in printed
+    assert "loss, last 4 tokens" in " ".join(printed.split())
+
+
+def test_the_table(finished):
+    folder, _, _ = finished
+    run = read_run(folder)
+    table = make_table(run)
+    none, learned = table.rows
+    titles = [(h.group, h.title) for h in table.headers]
+    assert none[0].text == "none"
+    at = titles.index(("loss, all tokens", "2×"))
+    assert re.fullmatch(r"\d\.\d{3}", none[at].text)
+    assert none[at].small.startswith("±")
+    assert learned[at] == ("undefined", "", False)
+    assert learned[titles.index(("carries to", "reach"))].text == "1×"
+    assert none[titles.index(("cost", "positional"))].text == "0"
+    assert learned[titles.index(("cost", "positional"))].text == str(8 * 8)
+    markdown = to_markdown(table)
+    assert markdown.count("| undefined ") == 2
+    assert (folder / "table.md").read_text() == markdown
+    for width in (60, 80, 200):
+        out = io.StringIO()
+        print_table(table, Console(file=out, width=width))
+        assert out.getvalue().count("learned") == 3
+
+
+def test_too_few_seeds_are_said_to_be_too_few(finished):
+    run = read_run(finished[0])
+    few = dataclasses.replace(
+        run,
+        config=dataclasses.replace(
+            run.config, train=dataclasses.replace(run.config.train, seeds=2)
+        ),
+    )
+    for event in few.finished.values():
+        for part in event["rows"]:
+            part["scalars"] = {k: v[:2] for k, v in part["scalars"].items()}
+            part["reach"] = part["reach"][:2]
+    table = make_table(few)
+    assert "2 seeds: too few for an interval" in table.notes
+    assert not any(cell.small.startswith("±") for row in table.rows for cell in row)
+
+
+def test_the_summary_holds_seeds_spread_and_method(finished):
+    folder, _, _ = finished
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["train_length"] == 8
+    assert summary["seeds"] == 3
+    measure = summary["rows"]["none"]["measures"]["loss@16"]
+    assert measure["mean"] == pytest.approx(np.mean(measure["values"]))
+    assert measure["std"] == pytest.approx(np.std(measure["values"], ddof=1))
+    assert measure["interval"][0] < measure["mean"] < measure["interval"][1]
+    assert "16 tokens" in summary["method"]["loss@16"]
+    assert summary["rows"]["learned"]["measures"]["loss@16"] == "undefined"
+    assert summary["rows"]["none"]["scheme"] == {"name": "none"}
+    curve = summary["rows"]["none"]["curves"]["loss by position"]
+    assert np.mean(curve["y"], axis=1) == pytest.approx(measure["values"])
+
+
+class Balanced(HTMLParser):
+    """Fails where tags do not close in order; collects what a browser would fetch."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input"})
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.fetched += [v for k, v in attrs if k in ("src", "href", "xlink:href", "data") and v]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_one_file_that_fetches_nothing(finished):
+    html = (finished[0] / "report.html").read_text()
+    page = Balanced()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    assert all(link.startswith("#") for link in page.fetched)
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert page.tags.count("svg") == 2
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+    assert "var(--ink)" in html
+    for word in (*SCHEMES, "undefined", "Every seed", "Configuration", "Environment"):
+        assert word in html
+
+
+def test_text_in_the_report_is_escaped(finished, tmp_path):
+    run = read_run(finished[0])
+    named = dataclasses.replace(
+        run, folder=tmp_path, config=dataclasses.replace(run.config, name="<b>&x")
+    )
+    (tmp_path / "config.toml").write_text(tomlio.dumps(named.config))
+    write_outputs(named)
+    html = (tmp_path / "report.html").read_text()
+    assert "<b>&x" not in html
+    assert "&lt;b&gt;&amp;x" in html
+
+
+def test_nothing_finished_is_done_again(finished):
+    folder, _, _ = finished
+    before = (folder / "metrics.jsonl").read_bytes()
+    resume(folder, Console(file=io.StringIO()))
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_folder_with_a_run_is_not_written_over(finished):
+    folder, config, _ = finished
+    with pytest.raises(UserError, match="holds a run already; go on with --resume"):
+        start(config, folder, Console(file=io.StringIO()))
+
+
+def test_a_trained_model_can_be_used(finished):
+    folder, config, _ = finished
+    model, loaded = load_model(folder, "none", seed=1)
+    evaluation = config.task.evaluation(loaded)
+    rows = evaluation.length == 8
+    import jax
+    import jax.numpy as jnp
+
+    logits = model(jnp.asarray(evaluation.ids[rows, :8]))
+    picked = np.take_along_axis(
+        np.asarray(jax.nn.log_softmax(logits)), evaluation.labels[rows, :8, None], -1
+    )
+    result = read_run(folder).finished["none"]["rows"][0]["scalars"]["loss@8"]
+    assert -picked.mean() == pytest.approx(result[1], rel=1e-5)
+    with pytest.raises(UserError, match="no 'nine' in this run; did you mean 'none'"):
+        load_model(folder, "nine")
+    with pytest.raises(UserError, match="no seed 3 in this run; it has 0, 1, 2"):
+        load_model(folder, "none", seed=3)
+    with pytest.raises(UserError, match="is not a run folder"):
+        load_model(folder / "figures", "none")
+
+
+def test_a_run_whose_data_changed_is_not_gone_on_with(tiny, tmp_path):
+    data = tmp_path / "data.txt"
+    data.write_text("some words " * 100)
+    task = dataclasses.replace(tiny.task, paths=(data,))
+    config = dataclasses.replace(tiny, task=task)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text(tomlio.dumps(config))
+    Records(folder / "metrics.jsonl").append("data", about=task.load().about)
+    data.write_text("other words " * 100)
+    with pytest.raises(UserError, match="has changed since it began"):
+        resume(folder, Console(file=io.StringIO()))
+
+
+# In processes of their own -----------------------------------------------------------------------
+
+
+def command(*args, cwd: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flax_pos.cli", "train", *map(str, args)],
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_updates(process: subprocess.Popen, folder: Path, step: int) -> None:
+    """Until a checkpointed step past `step` is in the log."""
+    records = Records(folder / "metrics.jsonl")
+    end = time.monotonic() + 1200
+    while time.monotonic() < end and process.poll() is None:
+        if any(e["event"] == "train" and e["step"] >= step for e in records.read()):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"no update {step}; exit code {process.poll()}: {process.communicate()}")
+
+
+@pytest.mark.slow
+def test_a_run_stopped_and_killed_ends_with_the_same_numbers(tiny, change, tmp_path):
+    config = change(
+        tiny,
+        schemes=("alibi",),
+        train={"steps": 1000, "log_every": 5, "checkpoint_every": 20},
+    )
+    (tmp_path / "c.toml").write_text(tomlio.dumps(config))
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+
+    process = command("--config", "c.toml", "--out", disturbed, cwd=tmp_path)
+    wait_for_updates(process, disturbed, 100)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=1200)
+    assert process.returncode == 130
+    assert f"--resume {disturbed}" in errors
+    assert "Traceback" not in errors
+    stopped_at = max(e["step"] for e in Records(disturbed / "metrics.jsonl").read() if "step" in e)
+    assert 100 <= stopped_at < 1000
+
+    process = command("--resume", disturbed, cwd=tmp_path)
+    wait_for_updates(process, disturbed, stopped_at + 100)
+    process.kill()
+    process.communicate()
+    # What a kill in the middle of a write leaves behind.
+    with (disturbed / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event": "train", "scheme": "alibi", "step": 9')
+    (disturbed / "checkpoints" / "alibi" / "999" / "state").mkdir(parents=True)
+
+    process = command("--resume", disturbed, cwd=tmp_path)
+    output, errors = process.communicate(timeout=1200)
+    assert process.returncode == 0, errors
+    assert "999 is not a complete checkpoint; it is not read" in output.replace("\n", "")
+
+    process = command("--config", "c.toml", "--out", undisturbed, cwd=tmp_path)
+    _, errors = process.communicate(timeout=1200)
+    assert process.returncode == 0, errors
+
+    one, other = read_run(undisturbed), read_run(disturbed)
+    for scheme, result in one.finished.items():
+        assert other.finished[scheme]["rows"] == result["rows"], scheme
+    for row, other_row in zip(one.rows, other.rows, strict=True):
+        assert row.steps == other_row.steps
+        assert row.losses == other_row.losses
+    restarts = [e["step"] for e in other.events if e["event"] == "start"]
+    assert restarts[0] == 0
+    assert restarts[1] == stopped_at
+    assert stopped_at + 80 <= restarts[2]
+
+
+OWN = '''
+"""A bias that falls with the square root of the distance, by someone who knows only `register`."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from flax_pos import Scheme, register
+
+
+@register("sqrt_decay")
+@dataclass(frozen=True, kw_only=True)
+class SqrtDecay(Scheme):
+    rate: float = 0.5
+
+    def bias(self, params, q_at, k_at, heads):
+        distance = q_at.pos[..., :, None] - k_at.pos[..., None, :]
+        return -self.rate * jnp.sqrt(jnp.abs(distance).astype(jnp.float32))[..., None, :, :]
+'''
+
+USE = """
+import jax.numpy as jnp, numpy as np, pathlib, sys
+from flax_pos.cli import main
+from flax_pos.lab.run import load_model
+from flax_pos.nnx import generate
+
+assert main(["train", "--config", "c.toml", "--import", "own.py", "--schemes", "none",
+             "sqrt_decay(rate=0.3)", "--sweep", "rate=0.3,0.6", "--out", "run"]) == 0
+model, _ = load_model(pathlib.Path("run"), "sqrt_decay(rate=0.3) rate=0.6", seed=1)
+assert model.scheme.rate == 0.6
+ids = jnp.asarray([[116, 104, 101, 32]])
+out = generate(model, ids, max_new_tokens=6)
+for t in range(4, 10):
+    assert int(jnp.argmax(model(out[:, :t])[0, -1])) == int(out[0, t])
+assert main(["sample", "run", "--scheme", "none", "--prompt", "the ", "--tokens", "5"]) == 0
+assert main(["schemes", "--markdown", "--import", "own.py"]) == 0
+"""
+
+
+@pytest.mark.slow
+def test_a_scheme_in_a_file_of_the_users_own(tiny, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "c.toml").write_text(tomlio.dumps(tiny))
+    done = subprocess.run(
+        [sys.executable, "-c", USE], cwd=tmp_path, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| `sqrt_decay` | `bias` | relative, unbounded | 0 |" in done.stdout
+    for file in ("table.md", "report.html", "summary.json"):
+        text = (tmp_path / "run" / file).read_text()
+        assert "sqrt_decay(rate=0.3) rate=0.6" in text, file
+    resolved = tomlio.read(tmp_path / "run" / "config.toml")
+    assert resolved["imports"] == [str(tmp_path / "own.py")]  # found from any folder
