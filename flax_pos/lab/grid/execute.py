@@ -68,12 +68,12 @@ def prepare(grid: GridConfig) -> Prepared:
 
 def _try_extension(plan: Plan, label: str, scheme: Scheme) -> None:
     """Traces a forward of the trained model with another scheme."""
-    model = Model(plan.model, plan.entries[0].scheme)
+    trained = Model(plan.model, plan.entries[0].scheme)
 
     def forward():
         ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
-        params = model.init(jax.random.key(0))
-        return model._replace(scheme=scheme).with_params(params)(ids, length=ids.shape[1])
+        params = trained.init(jax.random.key(0))
+        return Model(plan.model, scheme).with_params(params)(ids, length=ids.shape[1])
 
     try:
         jax.eval_shape(forward)

@@ -170,11 +170,23 @@ def _warnings(run: GridRun) -> str:
 
 
 def _claims_html(claims: Sequence[tuple[Claim, Finding]]) -> str:
+    shown = [pair for pair in claims if pair[1].verdict != "not testable here"]
+    rest = [pair for pair in claims if pair[1].verdict == "not testable here"]
+    table = _claims_table(shown) if shown else '<p class="notes">None can be tested here.</p>'
+    if not rest:
+        return table
+    return (
+        f"{table}<details><summary>{len(rest)} claims that are not testable here</summary>"
+        f"{_claims_table(rest)}</details>"
+    )
+
+
+def _claims_table(claims: Sequence[tuple[Claim, Finding]]) -> str:
     rows = "".join(
         f'<tr><td class="verdict {found.verdict.split()[0]}-{found.verdict.split()[-1]}">'
         f"{escape(found.verdict)}</td><td>{escape(claim.text)}<small>{escape(claim.source)}: "
         f"{escape(claim.published)}</small></td><td>{escape(found.figure)}</td></tr>"
-        for claim, found in sorted(claims, key=lambda pair: pair[1].verdict == "not testable here")
+        for claim, found in claims
     )
     return (
         '<div class="card scroll"><table class="claims"><thead><tr><th scope="col">verdict</th>'

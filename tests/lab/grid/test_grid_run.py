@@ -71,7 +71,7 @@ def test_rows_are_schemes_controls_and_extensions(finished):
     assert rope.losses
     assert not extended.losses
     assert rope.scores("token inside") == last.scores("token inside")  # it is short enough
-    assert extended.part["scalars"] != rope.part["scalars"] or rope.scores("token past") == [0] * 5
+    assert extended.part["validation"] != rope.part["validation"]
     assert "spec" in str(extended.changed)
     assert not rope.changed
 
@@ -142,6 +142,7 @@ def test_another_grid_in_common_with_none(finished, tmp_path):
         compare_folders(finished[0], folder)
 
 
+@pytest.mark.slow
 def test_half_written_results_are_not_read(finished, tmp_path):
     """What a kill in the middle of a write leaves behind, in every cell."""
     folder = tmp_path / "copy"
@@ -158,6 +159,7 @@ def test_half_written_results_are_not_read(finished, tmp_path):
     assert (folder / "results.json").read_text() == (finished[0] / "results.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_loses_nothing(finished, tmp_path, monkeypatch):
     folder = tmp_path / "full"
     append = Records.append
@@ -183,6 +185,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(finished, tmp_path, monkeypat
     assert (folder / "results.json").read_text() == (finished[0] / "results.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_budget_drops_and_says_so(finished, tmp_path):
     table = TABLE | {"schemes": ["alibi"], "controls": [], "extensions": {}}
     grid = grid_from_table(table | {"train": TABLE["train"] | {"seeds": 7}})
