@@ -6,6 +6,7 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
+import pytest
 from hypothesis import settings
 
 TYPED = ["flax_pos.functional", "flax_pos.attention"]
@@ -30,3 +31,13 @@ def pytest_configure(config):
         from jaxtyping import install_import_hook
 
         install_import_hook(TYPED, "beartype.beartype")
+
+
+QUICK = ("attention", "conformance")
+"""Packages of hundreds of small programs, each run once or twice: compiled fast rather than
+well."""
+
+
+@pytest.fixture(autouse=True)
+def compilation(request):
+    jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICK)
