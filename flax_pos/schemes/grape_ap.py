@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_pos.functional.angles import cos_sin_at, rotate_heads
+from flax_pos.functional.angles import cos_sin_at
 from flax_pos.functional.decay import suffix_sums
 from flax_pos.functional.distance import alibi_slopes
 from flax_pos.functional.fields import check_integer
+from flax_pos.functional.rope.rotation import rotate_with_tables
 from flax_pos.functional.shapes import beside_scores
 from flax_pos.scheme import Scheme, register
 
@@ -40,12 +41,15 @@ class GrapeAP(Scheme):
         w = params["w"].astype(jnp.float32)
         p = jnp.einsum("...td,dnp->...tnp", x.astype(jnp.float32), w)
         p *= jax.lax.rsqrt(jnp.mean(jnp.square(p), -1, keepdims=True) + 1e-6)
-        cos, sin = (t[..., None, :] for t in cos_sin_at(at.pos, np.ones(self.path_dim // 2)))
-        return at._replace(feats={**at.feats, "path": rotate_heads(p, cos, sin)})
+        return at._replace(feats={**at.feats, "path": p})
+
+    def _path(self, at):
+        tables = cos_sin_at(at.pos, np.ones(self.path_dim // 2))
+        return rotate_with_tables(at.feats["path"], *tables)
 
     def scores(self, params, pair, carry):
         logits, _ = super().scores(params, pair, None)
-        step = jnp.einsum("...tnp,...snp->...nts", pair.q_at.feats["path"], pair.k_at.feats["path"])
+        step = jnp.einsum("...tnp,...snp->...nts", self._path(pair.q_at), self._path(pair.k_at))
         slopes = beside_scores(alibi_slopes(step.shape[-3]), step)
         step = slopes * jax.nn.log_sigmoid(step / self.path_dim)
         step = jnp.where(pair.mask, step, 0.0)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.functional.fields import check_ids, check_integer, check_number
-from flax_pos.functional.lookup import lookup
 from flax_pos.functional.structure import (
     UNKNOWN,
     after_latest,
@@ -15,21 +14,24 @@ from flax_pos.functional.structure import (
     run_offsets,
 )
 from flax_pos.scheme import Scheme, register
-from flax_pos.schemes.two_level import needs_ids
+from flax_pos.schemes.none import NoPE
+from flax_pos.schemes.two_level import TwoLevel, needs_ids
 
 
 @register("position_coupling")
 @dataclass(frozen=True, kw_only=True)
-class PositionCoupling(Scheme):
+class PositionCoupling(TwoLevel):
     """For sums such as `653+49=207` with the answer written units first: units are put at e - 1,
     tens at e - 2 and so on, in operands and answer alike, the signs after operands at e, all
     other tokens at 0. A trained row for each position is added to the embedding.
 
     In training e is drawn so that every row of the table is used, one draw for a forward; without
     a key it is the last row, whatever the length. Reads ids: operands must be seen whole, the
-    answer may come token by token with `prev`. `pos` is `2 position + 1` in the answer.
+    answer may come token by token with `prev`. `inner` sees plain positions; the paper has none
+    there. `pos` is `2 (plain position * rows + row) + answer`.
     """
 
+    inner: Scheme = NoPE()  # noqa: RUF009 - frozen
     digits: tuple[int, ...] = tuple(range(48, 58))
     """Token ids of the digits; those of ASCII here."""
     equals: int = 61
@@ -41,7 +43,6 @@ class PositionCoupling(Scheme):
 
     paper = "Cho et al. 2024, arXiv:2405.20671"
     formula = "x + W[e - 1 - significance], e ~ U(longest + 2, max_pos) in training"
-    relative = False
     toy = {"digits": (1, 2, 3, 4), "equals": 5, "rows": 40}
 
     def __post_init__(self):
@@ -50,8 +51,9 @@ class PositionCoupling(Scheme):
         check_integer("rows", self.rows, at_least=4)
         check_number("stddev", self.stddev, at_least=0)
 
-    def init_model(self, key, dims):
-        return {"rows": self.stddev * jax.random.normal(key, (self.rows, dims.width), jnp.float32)}
+    def levels(self, pos):
+        plain, row = jnp.divmod(pos >> 1, self.rows)
+        return row, plain
 
     def positions(self, index, *, length, key=None, ids=None, prev=None):
         ids = needs_ids(self, ids)
@@ -59,15 +61,18 @@ class PositionCoupling(Scheme):
         end = jnp.int32(self.rows - 1)
         prev_answer = prev_digit = jnp.zeros_like(start[..., :1])
         before = prev_answer.astype(jnp.int32)
+        rest = inner_prev = None
         if prev is not None:
-            prev_answer, at = (prev.pos & 1) == 1, prev.pos >> 1
+            at, plain = self.levels(prev.pos)
+            prev_answer, inner_prev = (prev.pos & 1) == 1, prev._replace(pos=plain)
             before = jnp.where(at > 0, end - at, 0)  # digits of the answer so far
             prev_digit = ~prev_answer & (at > 0) & (at < end)
         in_answer = after_latest(equals, start, prev_answer)
         from_end = distance_to_run_end(digit & ~in_answer, start)
         if key is not None:
+            own, rest = jax.random.split(key)
             longest = jnp.minimum(from_end.max() + 2, self.rows - 1)
-            end = jax.random.randint(key, (), longest, self.rows, jnp.int32)
+            end = jax.random.randint(own, (), longest, self.rows, jnp.int32)
         from_start = run_offsets(digit & in_answer, start, before)
         after_digit = jnp.concatenate([prev_digit, digit[..., :-1]], -1) & ~start
         sign = equals | (~digit & after_digit & ~in_answer)
@@ -75,9 +80,6 @@ class PositionCoupling(Scheme):
         pos = jnp.where(sign, end, pos)
         known = (prev is not None) | (jnp.cumsum(start, -1) > 0)
         fits = (pos > 0) | ~(digit | sign)
-        return jnp.where(known & fits, 2 * pos + in_answer.astype(jnp.int32), UNKNOWN)
-
-    def embed(self, params, x, pos):
-        row = jnp.where(pos < 0, pos, pos >> 1)
-        own = lookup(params["rows"], row, name="position", dtype=jnp.float32)
-        return (x.astype(jnp.float32) + own).astype(x.dtype)
+        plain = self.inner.positions(index, length=length, key=rest, ids=ids, prev=inner_prev)
+        packed = 2 * (plain * self.rows + pos) + in_answer.astype(jnp.int32)
+        return jnp.where(known & fits, packed, UNKNOWN)

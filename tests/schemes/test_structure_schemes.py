@@ -92,14 +92,15 @@ def test_position_coupling_puts_equal_significance_together():
     end = 19
     coupled = [0, end - 3, end - 2, end - 1, end, end - 2, end - 1, end]
     answer = [end - 1, end - 2, end - 3, 0]
-    assert (pos >> 1)[0].tolist() == coupled + answer
+    assert COUPLED.levels(pos)[0][0].tolist() == coupled + answer
+    assert COUPLED.levels(pos)[1][0].tolist() == list(range(12))
     assert (pos & 1)[0].tolist() == [0] * 7 + [1] * 5
 
 
 def test_position_coupling_uses_every_row_in_training():
     seen = set()
     for key in jax.random.split(jax.random.key(0), 120):
-        row = (run(COUPLED, SUM, key=key) >> 1)[0].tolist()
+        row = COUPLED.levels(run(COUPLED, SUM, key=key))[0][0].tolist()
         assert row[0] == 0
         assert min(row[1:-1]) >= 1
         assert max(row) <= 19
