@@ -1,9 +1,9 @@
 """Models from elsewhere and artefacts for elsewhere: foreign configs, weights and tokenizers."""
 
 from flax_pos.interop.artefact import Artefact, export_model, load_artefact
-from flax_pos.interop.check_export import check_export
 from flax_pos.interop.errors import CheckpointError
-from flax_pos.interop.extend import extend, rescale
+from flax_pos.interop.export_check import check_export
+from flax_pos.interop.extension import extend, rescale
 from flax_pos.interop.pretrained import load_pretrained
 from flax_pos.interop.quantize import quantize_weights
 from flax_pos.interop.save import save_pretrained

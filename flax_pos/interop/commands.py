@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from flax_pos.interop import extend as extending
+from flax_pos.interop import extension as extending
 from flax_pos.interop.errors import CheckpointError
 from flax_pos.interop.pretrained import load_pretrained
 from flax_pos.interop.tokenizer import end_tokens, load_tokenizer

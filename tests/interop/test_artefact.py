@@ -16,7 +16,7 @@ from flax_pos import get_scheme
 from flax_pos.functional.rope import Default
 from flax_pos.interop import load_pretrained
 from flax_pos.interop.artefact import export_model, load_artefact
-from flax_pos.interop.check_export import _Rounded, check_export, faults, spread
+from flax_pos.interop.export_check import _Rounded, check_export, faults, spread
 from flax_pos.nnx import CausalLM, ModelConfig, generate
 from flax_pos.schemes.rope import Rope
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from flax_pos import cli
 from flax_pos.interop import load_pretrained
-from flax_pos.interop.extend import SCALINGS, draw, extend, original_length, rescale
+from flax_pos.interop.extension import SCALINGS, draw, extend, original_length, rescale
 
 TEXT = np.random.default_rng(0).integers(1, 97, 300)
 
