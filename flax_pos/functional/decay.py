@@ -84,7 +84,7 @@ def recent(
     x: Float[Array, "*B T F"],
     index: Int[Array, "*B T"],
     count: int,
-    before: Float[Array, "*B 1 C F"] | None = None,
+    before: Float[Array, "*B 1 P F"] | None = None,
 ) -> Float[Array, "*B T C F"]:
     """x of each token itself and of the `count - 1` tokens before it, padding left out; zeros
     where there are none (index 0 starts a sequence).
@@ -93,7 +93,8 @@ def recent(
       x: `*B T F`.
       index: order of the tokens, -1 on padding.
       count: C.
-      before: the result of this function for the last token before these, or None.
+      before: the result of this function for the last token before these, of which the first
+        `count - 1` entries are read; or None.
     """
     axis = index.ndim - 1
     slot = jax.lax.broadcasted_iota(jnp.int32, index.shape, axis)
