@@ -1,5 +1,8 @@
 """The rotation as one TPU kernel: `x` is read and written once, the tables stay half as wide."""
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -25,30 +28,44 @@ def fits(x, cos, *, layout: str, start: int, blocks: int, inverse: bool) -> bool
     )
 
 
-def turn(x, cos, sin, *, inverse: bool, interpret: bool = False):
-    """`x` (`*B T N H`) with channel i turned against i + H/2; tables `*B T F`, F = H/2."""
-    *batch, length, heads, width = x.shape
-    rows = 1
-    for n in batch:
-        rows *= n
-    cos, sin = (_flat(t, batch) for t in (cos, sin))
-    step = _tokens_per_block(length, heads * width * 4)
-    shared = cos.shape[0] == 1  # one table for all rows
+def turn(x, cos, sin, *, inverse: bool, heads_first: bool, interpret: bool = False):
+    """`x` (`*B T N H`) with channel i turned against i + H/2; tables `*B T F`, F = H/2.
 
-    of_x = pl.BlockSpec((1, step, heads, width), lambda b, t: (b, t, 0, 0))
-    of_table = pl.BlockSpec((1, step, width // 2), lambda b, t: (0 if shared else b, t, 0))
+    Args:
+      heads_first: hold `x` as `*B N T H` while it is turned. A kernel fixes the order in memory
+        of what it reads and writes: attention wants heads first, and a projection can write them
+        so, while an argument of a program lies as it is and would have to be copied.
+    """
+    *batch, length, heads, width = x.shape
+    rows = math.prod(batch)
+    cos, sin = (_flat(t, batch) for t in (cos, sin))
+    shared = cos.shape[0] == 1  # one table for all rows
+    x = x.reshape(rows, length, heads, width)
+    if heads_first:
+        x = x.swapaxes(1, 2)
+        together = _divisor(heads, _BLOCK_BYTES // (8 * width * 4))
+        step = _divisor(length, _BLOCK_BYTES // (together * width * 4), of=8)
+        grid = (rows, length // step, heads // together)
+        of_x = pl.BlockSpec((1, together, step, width), lambda b, t, n: (b, n, t, 0))
+        of_table = pl.BlockSpec((1, step, width // 2), lambda b, t, n: (0 if shared else b, t, 0))
+    else:
+        step = _divisor(length, _BLOCK_BYTES // (heads * width * 4), of=8)
+        grid = (rows, length // step)
+        of_x = pl.BlockSpec((1, step, heads, width), lambda b, t: (b, t, 0, 0))
+        of_table = pl.BlockSpec((1, step, width // 2), lambda b, t: (0 if shared else b, t, 0))
     out = pl.pallas_call(
-        lambda *refs: _kernel(*refs, sign=-1.0 if inverse else 1.0),
-        grid=(rows, length // step),
+        partial(_kernel, sign=-1.0 if inverse else 1.0, heads_axis=0 if heads_first else 1),
+        grid=grid,
         in_specs=[of_x, of_table, of_table],
         out_specs=of_x,
-        out_shape=jax.ShapeDtypeStruct((rows, length, heads, width), x.dtype),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         cost_estimate=cost(x.size, x.dtype.itemsize, rows * length * width),
         interpret=interpret,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * len(grid)),
         name="rope_turn",
-    )(x.reshape(rows, length, heads, width), cos, sin)
-    return out.reshape(x.shape)
+    )(x, cos, sin)
+    out = out.swapaxes(1, 2) if heads_first else out
+    return out.reshape(*batch, length, heads, width)
 
 
 def cost(elements: int, itemsize: int, table_elements: int) -> pl.CostEstimate:
@@ -60,11 +77,11 @@ def cost(elements: int, itemsize: int, table_elements: int) -> pl.CostEstimate:
     )
 
 
-def _kernel(x_ref, cos_ref, sin_ref, out_ref, *, sign: float):
+def _kernel(x_ref, cos_ref, sin_ref, out_ref, *, sign: float, heads_axis: int):
     x = x_ref[0].astype(jnp.float32)
     cos, sin = cos_ref[0], sin_ref[0] * sign
-    cos = jnp.concatenate([cos, cos], -1)[:, None, :]
-    sin = jnp.concatenate([-sin, sin], -1)[:, None, :]
+    cos = jnp.expand_dims(jnp.concatenate([cos, cos], -1), heads_axis)
+    sin = jnp.expand_dims(jnp.concatenate([-sin, sin], -1), heads_axis)
     other = pltpu.roll(x, x.shape[-1] // 2, x.ndim - 1)
     out_ref[0] = (x * cos + other * sin).astype(out_ref.dtype)
 
@@ -77,7 +94,7 @@ def _flat(table, batch):
     return table.reshape(-1, *table.shape[-2:])
 
 
-def _tokens_per_block(length: int, bytes_per_token: int) -> int:
-    """The largest divisor of `length` that is a multiple of 8 and fits the block size, or 8."""
-    sizes = [n for n in range(8, length + 1, 8) if length % n == 0]
-    return max((n for n in sizes if n * bytes_per_token <= _BLOCK_BYTES), default=8)
+def _divisor(length: int, most: int, *, of: int = 1) -> int:
+    """The largest multiple of `of` that divides `length` and is at most `most`, or `of`."""
+    sizes = range(of, length + 1, of)
+    return max((n for n in sizes if length % n == 0 and n <= most), default=of)

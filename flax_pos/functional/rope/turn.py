@@ -17,6 +17,8 @@ from jax.interpreters import ad, batching, mlir
 from flax_pos.functional.rope import pallas
 
 turn_p = Primitive("rope_turn")
+_SEARCH = 256
+"""Operations that are looked at to find out where an operand comes from."""
 
 
 def turn(x, cos, sin, **settings):
@@ -64,14 +66,16 @@ def _split_shape(axis: int, width: int) -> tuple[int, int]:
     return (2, width // 2) if axis == -2 else (width // 2, 2)
 
 
-def _on_tpu(ctx, *args, **settings):
-    """The Pallas kernel where it fits, else the form for XLA."""
+def _lower(ctx, *args, **settings):
+    """The Pallas kernel in a program for one TPU where it fits, else the form for XLA."""
     x, cos, _ = ctx.avals_in
-    kernel = pallas.fits(x, cos, **settings) and _runs_on_one_device(ctx)
-    form = partial(pallas.turn, inverse=settings["inverse"]) if kernel else _plain
-    if kernel:
-        settings = {}
-    return mlir.lower_fun(partial(form, **settings), multiple_results=False)(ctx, *args)
+    platforms = tuple(ctx.platforms or ctx.module_context.platforms)
+    if platforms == ("tpu",) and pallas.fits(x, cos, **settings) and _runs_on_one_device(ctx):
+        first = _made_by_a_product(args[0])
+        form = partial(pallas.turn, inverse=settings["inverse"], heads_first=first)
+    else:
+        form = partial(_plain, **settings)
+    return mlir.lower_fun(form, multiple_results=False)(ctx, *args)
 
 
 def _runs_on_one_device(ctx) -> bool:
@@ -84,6 +88,21 @@ def _runs_on_one_device(ctx) -> bool:
     return mesh is not None and set(manual) == set(mesh.axis_names)
 
 
+def _made_by_a_product(value) -> bool:
+    """Whether a value of the lowered program comes from a matrix product, which can write its
+    result in any order; decides about speed only."""
+    seen, waiting = set(), [value]
+    while waiting and len(seen) < _SEARCH:
+        producer = waiting.pop().owner
+        if producer in seen or not hasattr(producer, "operands"):
+            continue  # an argument
+        if producer.name in ("stablehlo.dot_general", "func.call"):
+            return True
+        seen.add(producer)
+        waiting.extend(producer.operands)
+    return False
+
+
 @turn_p.def_abstract_eval
 def _abstract(x, cos, sin, **settings):
     varying = {}
@@ -94,8 +113,8 @@ def _abstract(x, cos, sin, **settings):
 
 _eager = jax.jit(turn, static_argnames=("layout", "start", "blocks", "inverse"))
 turn_p.def_impl(_eager)
-mlir.register_lowering(turn_p, mlir.lower_fun(_plain, multiple_results=False))
-mlir.register_lowering(turn_p, _on_tpu, platform="tpu")
+# Not cached: the rule looks at where its operand comes from.
+mlir.register_lowering(turn_p, _lower, cacheable=False)
 
 
 def _jvp(primals, tangents, **settings):

@@ -29,10 +29,11 @@ def arrays(shape, dtype="float32", tables=None):
     ],
 )
 @pytest.mark.parametrize("inverse", [False, True])
-def test_equals_the_plain_form(shape, tables, dtype, inverse):
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_equals_the_plain_form(shape, tables, dtype, inverse, heads_first):
     x, cos, sin = arrays(shape, dtype, tables)
     assert fits(x, cos, **PLAIN)
-    got = turn(x, cos, sin, inverse=inverse, interpret=True)
+    got = turn(x, cos, sin, inverse=inverse, heads_first=heads_first, interpret=True)
     want = rotate_with_tables(x, cos, sin, inverse=inverse)
     assert got.dtype == x.dtype
     tolerance = 1e-6 if dtype == "float32" else 2e-2
@@ -65,10 +66,12 @@ def test_partial_heads_are_left_to_xla():
 
 
 @pytest.mark.parametrize("tables", [None, (1, 32)])
-def test_the_stated_cost_is_what_the_blocks_move(tables):
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_the_stated_cost_is_what_the_blocks_move(tables, heads_first):
     """Every block of the grid reads and writes `x` once and reads both tables."""
     x, cos, sin = arrays((3, 32, 2, 128), "bfloat16", tables)
-    jaxpr = jax.make_jaxpr(lambda *a: turn(*a, inverse=False))(x, cos, sin)
+    kernel = lambda *a: turn(*a, inverse=False, heads_first=heads_first)
+    jaxpr = jax.make_jaxpr(kernel)(x, cos, sin)
     (call,) = [e for e in jaxpr.eqns if e.primitive.name == "pallas_call"]
     grid = call.params["grid_mapping"]
     steps = np.prod(grid.grid)
