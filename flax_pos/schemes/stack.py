@@ -32,6 +32,7 @@ class Stack(Scheme):
     relative = claim("relative", all)
     unbounded = claim("unbounded", all)
     causal_only = claim("causal_only", any)
+    normalized = claim("normalized", all)
     depends_on_length = claim("depends_on_length", any)
     window = claim("window", lambda own: min((w for w in own if w is not None), default=None))
     chunk = claim("chunk", lambda own: next((c for c in own if c is not None), None))

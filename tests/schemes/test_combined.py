@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flax_pos.attention import attend, prepare
 from flax_pos.scheme import HOOKS, Scheme, from_dict, plan_layers, to_dict
 from flax_pos.schemes.alibi import Alibi
 from flax_pos.schemes.by_layer import ByLayer
@@ -15,6 +16,7 @@ from flax_pos.schemes.none import NoPE
 from flax_pos.schemes.rope import Rope
 from flax_pos.schemes.sinusoidal import Sinusoidal
 from flax_pos.schemes.stack import Stack
+from flax_pos.schemes.stick_breaking import StickBreaking
 from flax_pos.schemes.t5 import T5
 from flax_pos.types import Coords, Dims, Pair
 
@@ -204,6 +206,20 @@ def test_claims_of_by_layer():
 def test_bad_patterns_raise(pattern, message):
     with pytest.raises(ValueError, match=message):
         ByLayer(parts=(Rope(), NoPE()), pattern=pattern)
+
+
+def test_a_stack_without_softmax_stays_without():
+    stick, stack = StickBreaking(), Stack(parts=(Rope(), StickBreaking()))
+    assert Stack(parts=(Rope(), Alibi())).normalized
+    assert not stack.normalized
+    # At position 0 everywhere rotations do nothing, so that the stack is stick-breaking alone.
+    at = Coords(POS, jnp.zeros_like(POS))
+    features = stack.features(at.pos, DIMS)
+    params = {"0_rope": {}, "1_stick_breaking": {}}
+    k = Q[..., ::2, :]
+    q, turned, own = prepare(stack, params, X, Q, k, at, features)
+    out = attend(stack, params, q, turned, k, own, own)
+    np.testing.assert_allclose(out, attend(stick, {}, Q, k, k, at, at), atol=1e-6)
 
 
 # Nested ----------------------------------------------------------------------------------------
