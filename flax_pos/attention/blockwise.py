@@ -192,6 +192,7 @@ class _Engine(NamedTuple):
                     return scores, _split(carry)[0]
 
                 (scores, _), pull = jax.vjp(scores_of, floats)
+                scores = jnp.where(mask, scores, LOWEST)  # before exp: a masked one may overflow
                 weights = jnp.where(mask, jnp.exp(scores - row_log_total), 0.0)
                 _, pull_values = jax.vjp(mix_values, weights, v)
                 d_weights, d_v = pull_values(d_rows)

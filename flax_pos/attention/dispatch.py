@@ -1,19 +1,20 @@
 """`attend`: one entry to all implementations, and the one rule that chooses among them."""
 
+import functools
 import math
 from typing import Literal, get_args
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flax_pos.attention.blockwise import attend_blockwise
 from flax_pos.attention.dense import attend_dense
+from flax_pos.attention.kernels import attend_library, attend_splash, refusal
 from flax_pos.attention.mask import Reach
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Params
 
-Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn"]
+Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn", "splash", "tokamax"]
 
 DENSE_UP_TO = 512 * 512
 """`auto` takes the dense form up to this many query-key pairs per head."""
@@ -75,6 +76,10 @@ def attend(
         mode only.
       xla, cudnn: `jax.nn.dot_product_attention`. For schemes that act on q and k alone, without
         soft cap, sinks or a value width of its own; cudnn needs 16-bit inputs.
+      splash: the Pallas kernel for TPU that ships with JAX, for the same schemes; it has soft cap
+        and sinks, needs `contiguous` and multiples of 128 tokens, and under a mesh of devices a
+        `shard_map` around the call. On other platforms it is interpreted.
+      tokamax: `tokamax.dot_product_attention`, where installed; no sinks.
       auto: cudnn on a GPU where it can serve and `contiguous` says that it needs no mask; else
         dense up to 512 x 512 query-key pairs; else blockwise.
 
@@ -96,9 +101,20 @@ def attend(
     if sinks is not None and not scheme.normalized:
         raise ValueError(f"sinks join a softmax, and scheme {scheme.name!r} does without one")
 
+    refuses = functools.partial(
+        refusal,
+        scheme=scheme,
+        q=q,
+        k=k,
+        v=v,
+        reach=reach,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        contiguous=contiguous,
+    )
     if implementation == "auto":
-        kernel = jax.default_backend() == "gpu" and contiguous
-        if kernel and _refusal("cudnn", scheme, q, v, reach, softcap, sinks) is None:
+        if jax.default_backend() == "gpu" and contiguous and refuses("cudnn") is None:
             implementation = "cudnn"
         else:
             small = q.shape[-3] * k.shape[-3] <= DENSE_UP_TO
@@ -123,60 +139,18 @@ def attend(
             block_q=_positive("block_q", block_q) or default_q,
             block_k=_positive("block_k", block_k) or default_k,
         )
-    refusal = _refusal(implementation, scheme, q, v, reach, softcap, sinks)
-    if refusal is not None:
+    reason = refuses(implementation)
+    if reason is not None:
         raise ValueError(
-            f"implementation={implementation!r} cannot do this: {refusal}; "
+            f"implementation={implementation!r} cannot do this: {reason}; "
             "'dense', 'blockwise' and 'auto' can"
         )
-    return _library(implementation, q, k, v, q_at, k_at, reach, scale, contiguous)
-
-
-def _refusal(implementation, scheme, q, v, reach, softcap, sinks) -> str | None:
-    """Why a library kernel cannot do the job; None if it can."""
-    for hook in ("bias", "scores"):
-        if hook in scheme.uses:
-            return f"scheme {scheme.name!r} has a {hook} hook, which runs between q.k and softmax"
-    if not scheme.normalized:
-        return f"scheme {scheme.name!r} does without softmax"
-    if softcap is not None:
-        return f"it has no soft cap (softcap={softcap})"
-    if sinks is not None:
-        return "it has no sinks"
-    if v.shape[-1] != q.shape[-1]:
-        return f"values are {v.shape[-1]} wide and keys {q.shape[-1]}; it wants one width"
-    if implementation == "cudnn":
-        if q.dtype not in (jnp.bfloat16, jnp.float16):
-            return f"it needs bfloat16 or float16, got {q.dtype}"
-        if q.shape[-1] % 8 or q.shape[-1] > 128:
-            return f"it needs a head width that is a multiple of 8 up to 128, got {q.shape[-1]}"
-        if reach.window is not None and not reach.causal:
-            return "its sliding window needs causal=True"
-    return None
-
-
-def _library(implementation, q, k, v, q_at, k_at, reach: Reach, scale, contiguous: bool):
-    """`jax.nn.dot_product_attention`, which knows one batch axis and no empty rows."""
-    *batch, t, heads, width = q.shape
-    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (q, k, v))
-    options, seen = {}, None
-    if contiguous and reach.chunk is None:
-        options["is_causal"] = reach.causal
-        if reach.window is not None:
-            before = reach.window - 1
-            options["local_window_size"] = (before, 0 if reach.causal else before)
-    else:
-        mask = jnp.broadcast_to(reach.allowed(q_at, k_at), (*batch, 1, t, k.shape[-3])).reshape(
-            -1, 1, t, k.shape[-3]
-        )
-        options["mask"] = mask
-        seen = jnp.swapaxes(mask.any(-1), -1, -2)[..., None]
-    out = jax.nn.dot_product_attention(
-        q, k, v, scale=scale, implementation=implementation, **options
-    )
-    if seen is not None:
-        out = jnp.where(seen, out, jnp.zeros((), out.dtype))
-    return out.reshape(*batch, t, heads, width)
+    if implementation == "splash":
+        return attend_splash(q, k, v, reach=reach, scale=scale, softcap=softcap, sinks=sinks)
+    return attend_library(
+        implementation, q, k, v, q_at, k_at,
+        reach=reach, scale=scale, softcap=softcap, contiguous=contiguous,
+    )  # fmt: skip
 
 
 def _positive(name: str, value: int | None) -> int | None:
