@@ -16,6 +16,7 @@ COMMANDS = {
     "grid": "train schemes on several tasks with several learning rates, and check what papers say",
     "compare": "set the same rows of two runs or grids side by side",
     "generate": "continue a text with a pretrained model",
+    "rope": "what a config's rotary embedding does to each pair of channels, at any length",
     "extend": "let a pretrained model read further than it was trained to",
 }
 PRETRAINED = ("generate", "extend")
@@ -23,6 +24,7 @@ PRETRAINED = ("generate", "extend")
 HOMES = {
     "grid": "flax_pos.lab.grid.commands",
     "compare": "flax_pos.lab.grid.commands",
+    "rope": "flax_pos.lab.rope.command",
     **dict.fromkeys(PRETRAINED, "flax_pos.interop.commands"),
 }
 """Modules of the commands that are not in `flax_pos.lab.commands`."""
