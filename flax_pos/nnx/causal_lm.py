@@ -24,7 +24,10 @@ each layer."""
 
 
 class CausalLM(nnx.Module):
-    """Pre-norm transformer over tokens, with one position scheme for all layers or one by layer.
+    """Transformer over tokens, with one position scheme for all layers or one by layer.
+
+    It is a pytree: `jax.jit(lambda model, ids: model(ids))`, `nnx.jit`, `jax.grad` and `jax.vmap`
+    take it as it is. Call it compiled: without, every call traces and compiles its layers anew.
 
     Args:
       config: sizes and options.

@@ -12,7 +12,7 @@ from flax import nnx
 from tiny_models import VOCAB, config, loss, run, scheme_of, some_ids, tiny
 
 from flax_pos import from_dict, get_scheme
-from flax_pos.nnx import CausalLM, restack
+from flax_pos.nnx import CausalLM, generate, restack
 
 LLAMA = {"mlp": "gated", "activation": "silu"}
 GPT2 = {
@@ -376,3 +376,17 @@ def test_override_without_its_parameters():
         ValueError, match=r"'learned' needs the parameters .*table.*, but the model"
     ):
         tiny("rope")(some_ids(1, 6), scheme=get_scheme("learned")())
+
+
+def test_x64_changes_nothing():
+    model, ids = tiny("t5"), some_ids(2, 6)
+    want, text = run(model, ids), generate(model, ids, max_new_tokens=3)
+    with jax.enable_x64(True):
+        wide = tiny("t5")
+        assert {a.dtype for a in jax.tree.leaves(nnx.state(wide))} == {jnp.dtype("float32")}
+        got = run(wide, ids)
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        again = generate(wide, ids, max_new_tokens=3)
+        assert again.dtype == jnp.int32
+        np.testing.assert_array_equal(again, text)

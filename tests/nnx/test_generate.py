@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCAB, run, some_ids, tiny
 
+from flax_pos import from_dict
 from flax_pos.nnx import generate, stream
 
 PROMPTS = some_ids(3, 5)
@@ -17,6 +18,29 @@ def by_hand(model, prompt, new):
         mask = jnp.arange(ids.shape[1])[None] < t
         ids = ids.at[0, t].set(run(model, ids, mask=mask)[0, t - 1].argmax())
     return ids[0, prompt.size :].tolist()
+
+
+DYNAMIC = from_dict(
+    {
+        "name": "rope",
+        "spec": {
+            "scaling": {
+                "rope_type": "dynamic",
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+            }
+        },
+    }
+)
+"""Depends on the length from the ninth token on."""
+
+
+def test_a_growing_length_moves_earlier_tokens():
+    model = tiny(DYNAMIC, layers=3)
+    out = generate(model, PROMPTS[:1], max_new_tokens=10)
+    assert out[0, 5:].tolist() == by_hand(model, PROMPTS[0], 10)
+    streamed = stream(model, PROMPTS[:1], max_new_tokens=10)
+    assert [int(token) for (token,) in streamed] == out[0, 5:].tolist()
 
 
 @pytest.mark.parametrize("name", ["rope", "learned", "fox"])
