@@ -75,7 +75,7 @@ class Named:
             "svg.hashsalt": self.key,
         }
         with matplotlib.rc_context(style):
-            figure = Figure(figsize=(7.6, 4.1), layout="constrained")
+            figure = Figure(figsize=(6.6, 3.8), layout="constrained")
             self._draw(figure.add_subplot(), shade)
         return figure
 

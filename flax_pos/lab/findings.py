@@ -23,7 +23,7 @@ def _inside(run: Run):
     sign = 1 if column.better == "low" else -1
     known.sort(key=lambda item: sign * item[1].mean)
     (label, first), others = known[0], known[1:]
-    where = f"{column.group}, {column.title}"
+    where = f"{column.group[:1].upper()}{column.group[1:]}, {column.title}"
     if any(s.too_few for _, s in known):
         yield f"{where}: {label} has the best mean ({first.mean:.3f}); too few seeds to say more."
         return
@@ -60,7 +60,7 @@ def _carry(run: Run):
         times = row.reach.length / trained
         yield f"{row.label} carries to {row.reach.length} {run.config.task.unit} ({times:.3g}×)."
     if at_once:
-        yield f"Broke at the next length tried: {_join(at_once)}."
+        yield f"Worse at the first length past it already: {_join(at_once)}."
     if ended:
         yield f"Undefined past the training length: {_join(ended)}."
     if unfitted:
@@ -79,7 +79,8 @@ def _cautions(run: Run):
             f"{config.train.steps} updates: one that trains more slowly is behind for that alone."
         )
     if config.train.models < FEW:
-        yield f"{config.train.models} seeds are few: treat close means as ties."
+        few = "1 seed is" if config.train.models == 1 else f"{config.train.models} seeds are"
+        yield f"{few} few: treat close means as ties."
 
 
 def _join(names: list[str]) -> str:
