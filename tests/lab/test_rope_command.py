@@ -78,6 +78,12 @@ def test_table_and_picture(tmp_path, capsys):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_a_narrow_terminal_cuts_no_figure(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    _, told, _ = run(tmp_path, capsys, LLAMA, "--length", "512")
+    assert "…" not in told
+
+
 def test_kinds_of_layers(tmp_path, capsys):
     code, told, _ = run(tmp_path, capsys, GEMMA, "--trained", "8192")
     assert code == 0

@@ -74,7 +74,10 @@ def _print_case(case: Case, console: Console) -> None:
         ]
         wavelength = "-" if w == 0 else f"{2 * np.pi / w:,.{0 if w < 0.006 else 1}f}"
         table.add_row(str(i), wavelength, f"{case.turns[i]:.4g}", *cells)
-    console.print(table)
+    # A narrow terminal wraps lines; rich would cut figures short.
+    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
+    whole = Console(file=console.file, width=max(natural, console.width))
+    whole.print(table)
     console.print(
         f"turns: within the trained length, unscaled. Laws: what became of the frequency.\n"
         f"* leaves the trained range at length {case.length:,}: {_ranges(outside)} as configured",

@@ -51,13 +51,14 @@ def _draw_case(panel, case: Case) -> None:
 
 def _wavelengths(axes: Axes, case: Case) -> None:
     curves = {"unscaled": case.plain, "as configured": case.own, **case.others()}
+    others = [colour for colour in COLOURS if colour not in (_PLAIN, _OWN, _NEW)]
     for i, (name, w) in enumerate(curves.items()):
         turning = np.flatnonzero(w)
         bold = name == "as configured"
         axes.plot(
             turning,
             2 * np.pi / w[turning],
-            color=_OWN if bold else COLOURS[i % len(COLOURS)],
+            color=_OWN if bold else _PLAIN if i == 0 else others[i % len(others)],
             linestyle="-" if bold or i == 0 else DASHES[i % len(DASHES)],
             linewidth=2.2 if bold else 1.1,
             label=name,
