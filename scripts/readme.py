@@ -1,4 +1,4 @@
-"""Writes the generated parts of README.md: the table of schemes and the tree of files.
+"""Writes the generated parts of README.md: commands, presets, schemes, and the tree of files.
 
     python scripts/readme.py           # rewrite them
     python scripts/readme.py --check   # exit 1 if they are not what the code says
@@ -57,7 +57,27 @@ def schemes() -> str:
     return markdown_schemes(scheme_rows())
 
 
-PARTS = {"schemes": schemes, "tree": tree}
+def commands() -> str:
+    """What `flax-pos --help` lists."""
+    from flax_pos.cli import COMMANDS
+
+    lines = [f"flax-pos {name:<10} # {text}" for name, text in COMMANDS.items()]
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def presets() -> str:
+    """The head of each file in `configs/`: its command, what it is, its cost."""
+    rows = ["| command | what | cost |", "| --- | --- | --- |"]
+    for path in sorted((ROOT / "configs").glob("*.toml")):
+        head = path.read_text().split("\n\n")[0].splitlines()
+        parts = " ".join(line.removeprefix("#").strip() or "\n" for line in head).split(" \n ")
+        command, what, rest = parts
+        cost = rest.split("Expect:")[0].removeprefix("Cost:").strip()
+        rows.append(f"| `{command}` | {what} | {cost} |")
+    return "\n".join(rows)
+
+
+PARTS = {"commands": commands, "presets": presets, "schemes": schemes, "tree": tree}
 
 
 def main() -> int:
