@@ -30,6 +30,10 @@ class GenerateCommand:
     """A Hugging Face directory or a GGUF file."""
     prompt: Annotated[str | None, tyro.conf.Positional] = None
     """The text to continue; default: what standard input holds."""
+    chat: bool = False
+    """The text is what a user says: the model answers it, in the form of its chat template."""
+    system: str | None = None
+    """With --chat: what the model is told first."""
     max_new_tokens: int = 64
     temperature: float = 0.0
     """0 takes the best token; otherwise tokens are drawn."""
@@ -53,9 +57,11 @@ def generate(argv: Sequence[str], prog: str, console: Console) -> None:
     command = tyro.cli(GenerateCommand, args=list(argv), prog=prog)
     if command.max_new_tokens < 1:
         raise CheckpointError(f"--max-new-tokens must be at least 1, got {command.max_new_tokens}")
+    if command.system is not None and not command.chat:
+        raise CheckpointError("--system needs --chat")
     tokenizer = load_tokenizer(command.model)
     prompt = sys.stdin.read() if command.prompt is None else command.prompt
-    ids = tokenizer.encode(prompt).ids
+    ids = _chat(command, tokenizer, prompt) if command.chat else tokenizer.encode(prompt).ids
     if not ids:
         raise CheckpointError("the prompt holds no token")
     model = load_pretrained(command.model, dtype=command.dtype, param_dtype=command.dtype)
@@ -77,12 +83,19 @@ def generate(argv: Sequence[str], prog: str, console: Console) -> None:
         raise CheckpointError(str(error)) from error
     times = [time.perf_counter()]
     write = console.file.write
-    write(prompt)
+    if not command.chat:
+        write(prompt)
     for piece in text_of(tokenizer, ids, timed(steps, times), ends):
         write(piece)
         console.file.flush()
     write("\n")
     print(speed(len(ids), times), file=sys.stderr)
+
+
+def _chat(command: GenerateCommand, tokenizer, prompt: str) -> list[int]:
+    first = [] if command.system is None else [{"role": "system", "content": command.system}]
+    messages = [*first, {"role": "user", "content": prompt}]
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True)
 
 
 def timed(steps, times: list[float]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""JSON from strangers: bounded size, no duplicate keys, one kind of error."""
+"""JSON and other text from strangers: bounded size, no duplicate keys, one kind of error."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,22 @@ def read_json(path: Path, *, limit: int = MAX_BYTES) -> dict[str, Any]:
       CheckpointError: it is missing, larger than `limit`, not UTF-8, not JSON, not an object, or
         names a key twice.
     """
+    return parse_json(_read(path, limit), str(path))
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The UTF-8 text of a file of at most `limit` bytes.
+
+    Raises:
+      CheckpointError: it is missing, larger, or not UTF-8.
+    """
+    try:
+        return _read(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
+
+
+def _read(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
             text = file.read(limit + 1)
@@ -24,7 +40,7 @@ def read_json(path: Path, *, limit: int = MAX_BYTES) -> dict[str, Any]:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     if len(text) > limit:
         raise CheckpointError(f"{path} has more than {limit} bytes; a real one is far smaller")
-    return parse_json(text, str(path))
+    return text
 
 
 def parse_json(text: bytes, source: str) -> dict[str, Any]:
@@ -54,4 +70,4 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     part.replace(path)
 
 
-__all__ = ["MAX_BYTES", "parse_json", "read_json", "write_json"]
+__all__ = ["MAX_BYTES", "parse_json", "read_json", "read_text", "write_json"]

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from flax_pos.interop.chat import ChatTokenizer
 from flax_pos.interop.errors import CheckpointError, require
 from flax_pos.interop.gguf_file import GGUFFile
-from flax_pos.interop.jsonfile import read_json
+from flax_pos.interop.jsonfile import read_json, read_text
 
 MAX_BYTES = 2**27
 """The largest tokenizer file that is read; those of 256 000 entries have a quarter of it."""
@@ -41,7 +42,7 @@ _PURPOSE = "reading tokenizers"
 _CONTROL, _USER_DEFINED = 3, 4
 
 
-def load_tokenizer(path: str | os.PathLike) -> Any:
+def load_tokenizer(path: str | os.PathLike) -> ChatTokenizer:
     """The tokenizer that belongs to a checkpoint.
 
     Args:
@@ -49,13 +50,18 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
         them), such a JSON file itself, or a GGUF file.
 
     Returns:
-      A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`.
+      All that a `tokenizers.Tokenizer` has, such as `encode(text).ids` and `decode(ids)`, and
+      `apply_chat_template(messages)`.
 
     Raises:
       CheckpointError: no tokenizer there, or one that cannot be read.
       ImportError: the `tokenizers` package is not installed.
     """
     path = Path(path)
+    return ChatTokenizer(_load(path), path)
+
+
+def _load(path: Path) -> Any:
     if path.suffix == ".gguf":
         return _from_gguf(GGUFFile(path))
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -64,7 +70,7 @@ def load_tokenizer(path: str | os.PathLike) -> Any:
         return _from_json(json.dumps(read_json(file, limit=MAX_BYTES)), str(file))
     vocab, merges = path / "vocab.json", path / "merges.txt"
     if vocab.exists() and merges.exists():
-        lines = _read_text(merges).splitlines()
+        lines = read_text(merges, MAX_BYTES).splitlines()
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         return _byte_pairs(read_json(vocab, limit=MAX_BYTES), pairs, (_GPT2,), str(path))
     if (path / "tokenizer.model").exists():
@@ -92,17 +98,6 @@ def end_tokens(path: str | os.PathLike) -> tuple[int, ...]:
     if not all(type(i) is int and 0 <= i < 2**31 for i in ids):
         raise CheckpointError(f"{path}: eos_token_id={str(found)[:60]} is no token id")
     return tuple(ids)
-
-
-def _read_text(path: Path) -> str:
-    with path.open("rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        raise CheckpointError(f"{path} has more than {MAX_BYTES} bytes")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
 
 
 def _from_json(text: str, source: str):

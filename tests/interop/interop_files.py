@@ -30,7 +30,9 @@ def write_tokenizer(path, *, model="gpt2", **fields):
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
     for name, value in fields.items():
-        if isinstance(value, list):
+        if name == "chat_template":
+            writer.add_chat_template(value)
+        elif isinstance(value, list):
             writer.add_array(f"tokenizer.ggml.{name}", value)
         elif isinstance(value, bool):
             writer.add_bool(f"tokenizer.ggml.{name}", value)

@@ -46,6 +46,19 @@ def test_generate_reads_standard_input_and_stops_at_the_end(model, capsys, monke
     assert capsys.readouterr().out == words(ids[: 12 + new]) + "\n"
 
 
+def test_chat_answers_through_the_template(model, capsys):
+    pytest.importorskip("jinja2", reason="the extra flax-pos[weights] is not installed")
+    ids = golden.io("gpt2")["generated_ids"][0]
+    template = (
+        "{{ messages[0].content }} {{ messages[1].content }}{{ ' w%d' if add_generation_prompt }}"
+    )
+    config = {"chat_template": template.replace("%d", str(ids[11]))}
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    argv = ["generate", str(model), words(ids[4:11]), "--system", words(ids[:4]), "--chat"]
+    assert cli.main([*argv, "--max-new-tokens", "12"]) == 0
+    assert capsys.readouterr().out.split() == words(ids[12:]).split()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -55,6 +68,8 @@ def test_generate_reads_standard_input_and_stops_at_the_end(model, capsys, monke
         (["{model}", "w1", "--top-k", "3"], "top_k has no effect at temperature=0"),
         (["{model}", "w1", "--max-new-tokens", "64"], "0 .. 63 only"),
         (["{model}/nowhere", "w1"], "nowhere has no tokenizer"),
+        (["{model}", "w1", "--chat"], "has no chat template"),
+        (["{model}", "w1", "--system", "w2"], "--system needs --chat"),
     ],
 )
 def test_bad_input_is_one_line(model, capsys, argv, message):

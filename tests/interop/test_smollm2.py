@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flax_pos.interop import load_pretrained, load_tokenizer
+from flax_pos.interop.tokenizer import end_tokens
 from flax_pos.nnx import generate
 
 PROMPT = "The capital of France is"
@@ -85,3 +86,23 @@ def test_loss_of_a_long_text(model, want):
     got = np.asarray(losses(model, ids))
     assert abs(got.mean() - 2.3827) < 5e-4
     np.testing.assert_allclose(got, want["long_nll"], atol=2e-2)
+
+
+CHAT = (
+    "<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\n"
+    "What is the capital of France?<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+
+
+def test_chat(tokenizer):
+    pytest.importorskip("jinja2", reason="the extra flax-pos[weights] is not installed")
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    render = tokenizer.apply_chat_template
+    assert render(messages, tokenize=False, add_generation_prompt=True) == CHAT
+    ids = render(messages, add_generation_prompt=True)
+    assert ids == tokenizer.encode(CHAT).ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == CHAT
+    assert end_tokens(FILE) == (tokenizer.token_to_id("<|im_end|>"),)
