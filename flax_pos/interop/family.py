@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from flax_pos.interop.keys import Key, Keys
+from flax_pos.nnx.config import ModelConfig
 
 
 class Fused(NamedTuple):
@@ -16,6 +17,13 @@ class Fused(NamedTuple):
     by: Literal["part", "group"] = "part"
     """`part`: one after the other. `group`: for each key/value head its query heads, its key and
     its value."""
+
+
+class Expert(NamedTuple):
+    """Matrices of the one expert of a layer: an axis of 1 in front, inputs before outputs, the
+    outputs of several parts by turns, and biases under the matrix's name with `_bias`."""
+
+    parts: tuple[str, ...]
 
 
 class PerHead(NamedTuple):
@@ -51,7 +59,7 @@ class Family:
     """Usually stands before all names but that of the head; files may have another."""
     layers: str
     """Name of a block in a file; `{}` is its number."""
-    block: Mapping[str, "str | Fused | PerHead"]
+    block: Mapping[str, "str | Fused | Expert | PerHead"]
     outside: Mapping[str, str]
     """Tensors and modules outside of the blocks."""
     head: str = "lm_head"
@@ -59,6 +67,9 @@ class Family:
     that the other names may have."""
     unused: tuple[str, ...] = ()
     """Ends of names of tensors that hold nothing: what code computes from the config anyway."""
+    idle: Mapping[str, Callable[[ModelConfig], tuple[int, ...]]] = field(default_factory=dict)
+    """Tensors of a block that change nothing but that readers of the format ask for, with their
+    shapes: passed over on reading, written as zeros."""
     kernels: Literal["out_in", "in_out"] = "out_in"
     """Axes of matrices in the file."""
 
@@ -79,4 +90,4 @@ class Family:
         return read
 
 
-__all__ = ["Family", "Fused", "PerHead"]
+__all__ = ["Expert", "Family", "Fused", "PerHead"]

@@ -1,64 +1,16 @@
 """GGUF files seen as Hugging Face ones: the same config keys, the same tensor names."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from flax_pos.functional.rope import permute_layout
 from flax_pos.interop.errors import CheckpointError
+from flax_pos.interop.gguf_architectures import ARCHITECTURES, KEYS, Architecture
 from flax_pos.interop.gguf_file import GGUFFile, GGUFTensor
 
-_KEYS = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-    "vocab_size": "vocab_size",
-}
-_IGNORED = ("attention.value_length", "rope.dimension_count")
-_OUTSIDE = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 ROPE_FACTORS = "rope_freqs.weight"
-
-
-class Architecture(NamedTuple):
-    """What llama.cpp calls an architecture."""
-
-    model_type: str
-    permuted: bool = False
-    """Whether rows of q and k are ordered for interleaved pairs."""
-    config: dict[str, Any] = {}  # noqa: RUF012 - read only
-    """Keys that the file does not spell out."""
-
-
-ARCHITECTURES = {
-    "llama": Architecture("llama", permuted=True),
-    "qwen2": Architecture("qwen2"),
-    "qwen3": Architecture("qwen3"),
-    "smollm3": Architecture("smollm3", permuted=True),
-}
 
 
 def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
@@ -80,10 +32,13 @@ def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
         for key, value in file.metadata.items()
         if key.startswith(f"{name}.")
     }
-    config = {"model_type": architecture.model_type, **architecture.config}
-    config |= {new: own.pop(old) for old, new in _KEYS.items() if old in own}
-    for key in _IGNORED:
-        own.pop(key, None)
+    names = {**KEYS, **architecture.keys}
+    config: dict[str, Any] = {"model_type": architecture.model_type}
+    config |= {new: own.pop(old) for old, new in names.items() if old in own}
+    own.pop("attention.value_length", None)
+    rotated = own.pop("rope.dimension_count", None)
+    if rotated is not None:
+        config |= _rotated_part(file, rotated, config)
     if own.pop("expert_count", 0):
         raise CheckpointError(f"{file.path} is a mixture of experts; only dense ones are supported")
     config["rope_scaling"] = _scaling(file, own, config)
@@ -92,7 +47,23 @@ def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
     if "token_embd.weight" in file:
         config.setdefault("vocab_size", file.info["token_embd.weight"].shape[0])
     config["tie_word_embeddings"] = "output.weight" not in file
+    try:
+        config |= architecture.derive(config, file)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{file.path} lacks sizes, or they make no sense: {error}") from error
     return config, GGUFTensors(file, architecture, config)
+
+
+def _rotated_part(file: GGUFFile, rotated: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """How much of a head is rotated, where that is not all of it."""
+    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
+    if not all(type(n) is int and n > 0 for n in (rotated, heads, width)):
+        raise CheckpointError(
+            f"{file.path}: rope.dimension_count={rotated!r} makes no sense with {heads!r} heads "
+            f"and embedding_length={width!r}"
+        )
+    head = config.get("head_dim", width // heads)
+    return {} if rotated == head else {"partial_rotary_factor": rotated / head}
 
 
 def _scaling(file: GGUFFile, own: dict[str, Any], config) -> dict[str, Any] | None:
@@ -125,27 +96,40 @@ def _scaling(file: GGUFFile, own: dict[str, Any], config) -> dict[str, Any] | No
 
 
 class GGUFTensors(Mapping[str, np.ndarray]):
-    """Tensors under their Hugging Face names, rows of q and k in the order of those."""
+    """Tensors under their Hugging Face names and as files of Hugging Face have them."""
 
     def __init__(self, file: GGUFFile, architecture: Architecture, config: dict[str, Any]):
-        self._file, self._permuted = file, architecture.permuted
+        self._file, self._architecture = file, architecture
         self._heads = {
             "attn_q": config.get("num_attention_heads"),
             "attn_k": config.get("num_key_value_heads", config.get("num_attention_heads")),
         }
-        self._names = {_hf_name(name): name for name in file if name != ROPE_FACTORS}
-        self.info: dict[str, GGUFTensor] = {n: file.info[old] for n, old in self._names.items()}
+        self._names = {_hf_name(name, architecture): name for name in file if name != ROPE_FACTORS}
+        self.info: dict[str, GGUFTensor] = {}
+        for name, old in self._names.items():
+            info = file.info[old]
+            self.info[name] = info._replace(shape=info.shape[:: self._step(old)])
 
     def __getitem__(self, name: str) -> np.ndarray:
-        old = self._names[name]
+        old, how = self._names[name], self._architecture
         tensor = self._file[old]
-        heads = self._heads.get(old.split(".")[-2]) if self._permuted else None
+        module = old.split(".")[-2]
+        if self._step(old) < 0:
+            return tensor.T
+        if how.norm_offset and module.endswith("norm"):
+            return tensor - np.asarray(how.norm_offset, tensor.dtype)
+        heads = self._heads.get(module) if how.permuted else None
         if heads is None:
             return tensor
         try:
             return permute_layout(tensor, heads=heads, source="interleaved", target="half")
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{self._file.path}: {old!r}: {error}") from error
+
+    def _step(self, old: str) -> int:
+        """-1 for a tensor whose axes are the other way round."""
+        turned = self._architecture.transposed and old.startswith("blk.")
+        return -1 if turned and len(self._file.info[old].shape) == 2 else 1
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -154,13 +138,13 @@ class GGUFTensors(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _hf_name(name: str) -> str:
+def _hf_name(name: str, architecture: Architecture) -> str:
     """The Hugging Face name of a tensor; an unknown one stays as it is."""
-    if name in _OUTSIDE:
-        return _OUTSIDE[name]
-    parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _BLOCK:
-        return f"model.layers.{parts[1]}.{_BLOCK[parts[2]]}.{parts[3]}"
+    *where, module, end = ("", *name.split("."))
+    if where == [""] and module in architecture.outside:
+        return f"{architecture.outside[module]}.{end}"
+    if len(where) == 3 and where[1] == "blk" and module in architecture.block:
+        return f"{architecture.layers.format(where[2])}.{architecture.block[module]}.{end}"
     return name
 
 

@@ -109,7 +109,7 @@ def load_pretrained(
     wanted = None if param_dtype is None else jnp.dtype(param_dtype)
     values = read_params(files, plan, shapes, config.dims, dtype=wanted, source=source)
     model = fill(model, values)
-    model.origin = origin  # type: ignore[attr-defined]
+    model.origin = origin
     return model
 
 

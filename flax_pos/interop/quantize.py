@@ -34,8 +34,7 @@ def quantize_weights(model: CausalLM, bits: Literal[8, 4] = 8, *, group: int | N
     ids = jnp.zeros((1, 2), jnp.int32)
     # All that has matrices of blocks in it runs inside `hidden`.
     new = qwix.quantize_model(apart, qwix.PtqProvider([rule]), ids, methods=("hidden",))
-    if hasattr(model, "origin"):
-        del new.origin  # foreign formats hold no such weights
+    new.origin = None  # foreign formats hold no such weights
     return new
 
 

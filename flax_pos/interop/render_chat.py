@@ -4,6 +4,7 @@ package. A job (JSON) comes on standard input, the text goes to standard output.
 
 import contextlib
 import datetime
+import importlib
 import json
 import sys
 
@@ -22,13 +23,13 @@ def limit(seconds: int, size: int) -> None:
 
 def render(template: str, variables: dict) -> str:
     """The template's text, with the settings and the helpers that chat templates count on."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    jinja2 = importlib.import_module("jinja2")
+    sandbox = importlib.import_module("jinja2.sandbox")
 
     def raise_exception(message):
-        raise TemplateError(message)
+        raise jinja2.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     # jinja2's own makes HTML entities.

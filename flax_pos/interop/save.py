@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -71,8 +72,8 @@ def save_pretrained(
       ValueError: no `model_type` for a model that was not loaded.
       CheckpointError: the format cannot say what the model is.
     """
-    origin = getattr(model, "origin", None)
-    if origin is None:
+    origin = model.origin
+    if not isinstance(origin, Origin):
         if model_type is None:
             raise ValueError(
                 "this model was not loaded from a checkpoint: say in which format to write it, "
@@ -91,6 +92,10 @@ def save_pretrained(
         own = own if slot.layer is None else [stacked[slot.layer] for stacked in own]
         parts = write_slot(slot, own, model.config.dims)
         tensors.update(zip(slot.names, parts, strict=True))
+    for name, shape in family.idle.items():
+        zeros = np.zeros(shape(model.config), jnp.dtype(model.config.param_dtype))
+        for layer in range(model.config.layers):
+            tensors[f"{origin.prefix}{family.layers.format(layer)}.{name}"] = zeros
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory, tensors, max_shard_bytes=max_shard_bytes)

@@ -37,8 +37,7 @@ def rebuild(
     config, scheme = config or model.config, scheme or model.scheme
     empty = nnx.eval_shape(lambda: CausalLM(config, scheme, rngs=nnx.Rngs(0)))
     new = fill(empty, {**params_of(model), **(params or {})})
-    if hasattr(model, "origin"):
-        new.origin = model.origin  # type: ignore[attr-defined]
+    new.origin = model.origin
     return new
 
 

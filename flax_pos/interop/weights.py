@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from flax_pos.interop.errors import CheckpointError
-from flax_pos.interop.family import Family, Fused, PerHead
+from flax_pos.interop.family import Expert, Family, Fused, PerHead
 from flax_pos.types import Dims
 
 Path = tuple[Any, ...]
@@ -24,7 +24,7 @@ class Slot(NamedTuple):
     paths: tuple[Path, ...]
     layer: int | None
     """Row of stacked parameters; None for parameters that are not stacked."""
-    join: Literal["one", "part", "group", "heads"] = "one"
+    join: Literal["one", "part", "group", "heads", "expert"] = "one"
     transposed: bool = False
     """Whether the file has outputs first where the parameters have them last."""
 
@@ -76,6 +76,11 @@ def _all_slots(family, shapes, layers, prefix, head_prefix) -> Iterator[Slot]:
                     paths = tuple((*part, leaf) for part in parts)
                     if paths[0] in shapes:
                         yield Slot((name + end,), paths, row, target.by, out_in)
+            elif isinstance(target, Expert):
+                for leaf, end in (("kernel", ""), ("bias", "_bias")):
+                    paths = tuple((*inside(path), leaf) for path in target.parts)
+                    if paths[0] in shapes:
+                        yield Slot((name + end,), paths, row, "expert")
             elif isinstance(target, PerHead):
                 path = inside(target.path)
                 if path in shapes:
@@ -109,6 +114,8 @@ def file_shape(slot: Slot, shapes: Shapes) -> tuple[int, ...]:
     if slot.join == "heads":
         return own[0][1:]
     shape = (*own[0][:-1], sum(part[-1] for part in own))
+    if slot.join == "expert":
+        return (1, *shape)
     return shape[::-1] if slot.transposed else shape
 
 
@@ -121,6 +128,8 @@ def read_slot(
     """The parameters that tensors of a file hold, one for each of the slot's paths."""
     if slot.join == "heads":
         return [np.stack(tensors)]
+    if slot.join == "expert":
+        return [tensors[0][0, ..., i :: len(slot.paths)] for i in range(len(slot.paths))]
     tensor = tensors[0].T if slot.transposed else tensors[0]
     if slot.join == "one":
         return [tensor]
@@ -139,6 +148,8 @@ def write_slot(slot: Slot, params: Sequence[np.ndarray], dims: Dims) -> list[np.
     """The inverse of `read_slot`: the tensors, one for each of the slot's names."""
     if slot.join == "heads":
         return list(params[0])
+    if slot.join == "expert":
+        return [np.stack(params, axis=-1).reshape(1, *params[0].shape[:-1], -1)]
     if slot.join == "group":
         split = [p.reshape(*p.shape[:-1], dims.kv_heads, -1) for p in params]
         tensor = np.concatenate(split, axis=-1).reshape(*params[0].shape[:-1], -1)
@@ -221,7 +232,8 @@ def _floating(tensor: np.ndarray, name: str, dtype: np.dtype | None, source: str
 def unused_names(files: Mapping[str, Any], plan: Sequence[Slot], family: Family) -> list[str]:
     """Tensors of a file that no parameter takes, besides those known to hold nothing."""
     used = {name for slot in plan for name in slot.names}
-    return [name for name in files if name not in used and not name.endswith(family.unused)]
+    endings = (*family.unused, *(f".{name}" for name in family.idle))
+    return [name for name in files if name not in used and not name.endswith(endings)]
 
 
 __all__ = ["HEAD", "Slot", "file_shape", "read_params", "slots", "unused_names", "write_slot"]

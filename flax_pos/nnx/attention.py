@@ -9,6 +9,7 @@ from flax_pos.attention.cache import KVCache
 from flax_pos.attention.place import LayerPositions
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.layers import Norm, linear
+from flax_pos.nnx.params import named
 
 
 class Attention(nnx.Module):
@@ -54,6 +55,8 @@ class Attention(nnx.Module):
             residual=True,
             rngs=rngs,
         )
+        logits = jnp.zeros(dims.heads, jnp.dtype(config.param_dtype))
+        self.sinks = nnx.data(named(logits, "heads") if config.attn_sinks else None)
         shapes = {
             "none": (),
             "head": ((dims.head_dim,), (dims.head_dim,)),
@@ -87,6 +90,7 @@ class Attention(nnx.Module):
             causal=causal,
             scale=config.attn_scale,
             softcap=config.attn_softcap,
+            sinks=None if self.sinks is None else self.sinks[...],
             implementation=config.attention,
         )
         return self.out(out.reshape(*x.shape[:-1], -1)), cache

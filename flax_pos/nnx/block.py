@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -15,6 +16,7 @@ from flax_pos.nnx.layers import Norm, linear
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(jnp.asarray(1.702, x.dtype) * x),
     "silu": jax.nn.silu,
     "relu": jax.nn.relu,
 }
@@ -32,11 +34,17 @@ class MLP(nnx.Module):
             config, hidden, width, ("mlp", "embed"), bias=bias, residual=True, rngs=rngs
         )
         self.activation = config.activation
+        self.clip, self.offset = config.mlp_clip, config.mlp_offset
 
     def __call__(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
         act = ACTIVATIONS[self.activation]
-        hidden = act(self.up(x)) if self.gate is None else act(self.gate(x)) * self.up(x)
-        return self.down(hidden)
+        up = self.up(x)
+        if self.gate is None:
+            return self.down(act(up))
+        gate = self.gate(x)
+        if self.clip is not None:
+            gate, up = jnp.minimum(gate, self.clip), jnp.clip(up, -self.clip, self.clip)
+        return self.down(act(gate) * (up + self.offset if self.offset else up))
 
 
 class Block(nnx.Module):

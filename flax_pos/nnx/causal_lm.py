@@ -1,5 +1,6 @@
 """A causal language model that takes any position scheme."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ class CausalLM(nnx.Module):
 
     def __init__(self, config: ModelConfig, scheme: Scheme, *, rngs: nnx.Rngs):
         self.config = config
+        self.origin: Hashable = None
+        """What a model that was loaded remembers of its file, for writing the same format back."""
         width, narrow = config.width, config.embed_width
         self.embed = Embed(
             config.vocab_size,

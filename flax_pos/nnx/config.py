@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax_pos.attention.dispatch import Implementation
 from flax_pos.types import Dims
 
-Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _CHOICES = {
     "mlp": ("plain", "gated"),
@@ -24,6 +24,10 @@ _CHOICES = {
 _OPTIONAL_SIZES = (
     "kv_heads", "head_dim", "mlp_width", "value_dim", "q_rank", "kv_rank", "shared_key_dim",
     "vocab_rows", "embed_width",
+)  # fmt: skip
+
+_OPTIONAL_NUMBERS = (
+    "logit_softcap", "attn_softcap", "attn_scale", "embed_scale", "qkv_clip", "mlp_clip",
 )  # fmt: skip
 
 
@@ -62,6 +66,10 @@ class ModelConfig:
     """Inner width of the MLP; None: 4 D, or for the gated one 8/3 D rounded up to a multiple of
     8, which has as many parameters."""
     activation: Activation = "gelu_tanh"
+    mlp_clip: float | None = None
+    """Gated: both halves are cut to this size, the activated one from above only (gpt-oss)."""
+    mlp_offset: float = 0.0
+    """Gated: added to the half that is not activated (gpt-oss: 1.0)."""
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-6
     norm_bias: bool = True
@@ -87,6 +95,8 @@ class ModelConfig:
     """Factor on q.k; None: 1 / sqrt(H)."""
     attn_softcap: float | None = None
     """Attention logits become c tanh(logits / c), before bias and mask."""
+    attn_sinks: bool = False
+    """A learnt logit per head beside those of the keys, whose weight goes nowhere (gpt-oss)."""
     qkv_clip: float | None = None
     """q, k and v are cut to this size (MPT)."""
     value_dim: int | None = None
@@ -145,7 +155,7 @@ class ModelConfig:
         for name in ("norm_eps", "init_std", "logit_scale"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be greater than 0")
-        for name in ("logit_softcap", "attn_softcap", "attn_scale", "embed_scale", "qkv_clip"):
+        for name in _OPTIONAL_NUMBERS:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be greater than 0, or None for none")
@@ -166,6 +176,11 @@ class ModelConfig:
             raise ValueError(
                 f"residual={self.residual!r} has its norms at the input; "
                 f"norm_at={self.norm_at!r} needs residual='sequential'"
+            )
+        if self.mlp != "gated" and (self.mlp_clip is not None or self.mlp_offset):
+            raise ValueError(
+                f"mlp_clip={self.mlp_clip} and mlp_offset={self.mlp_offset} need mlp='gated', got "
+                f"mlp={self.mlp!r}"
             )
         if self.vocab_rows is not None and self.vocab_rows < self.vocab_size:
             raise ValueError(

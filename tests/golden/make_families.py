@@ -78,6 +78,14 @@ CONFIGS = {
         first_k_dense_replace=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=1,
         eos_token_id=None,
     ),
+    "gpt_oss": dict(
+        COMMON, model_type="gpt_oss", head_dim=8, num_local_experts=1, num_experts_per_tok=1,
+        sliding_window=8, swiglu_limit=1.5,
+        rope_parameters={
+            "rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": False, "original_max_position_embeddings": 16, "rope_theta": 150000.0,
+        },
+    ),
 }  # fmt: skip
 
 

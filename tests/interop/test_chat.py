@@ -89,7 +89,7 @@ def test_bad_templates(directory, template, message):
 
 
 def test_a_template_may_refuse(directory):
-    with pytest.raises(CheckpointError, match="the chat template failed: .*no martians here"):
+    with pytest.raises(CheckpointError, match=r"the chat template failed: .*no martians here"):
         configure(directory).apply_chat_template([{"role": "martian", "content": ""}])
 
 

