@@ -1,4 +1,5 @@
-"""Writes the generated parts of README.md: commands, presets, schemes, and the tree of files.
+"""Writes the generated parts of README.md: commands, presets, families, schemes, and the tree of
+files.
 
     python scripts/readme.py           # rewrite them
     python scripts/readme.py --check   # exit 1 if they are not what the code says
@@ -7,6 +8,7 @@ Each part lies between `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -77,7 +79,31 @@ def presets() -> str:
     return "\n".join(rows)
 
 
-PARTS = {"commands": commands, "presets": presets, "schemes": schemes, "tree": tree}
+def families() -> str:
+    """Every `model_type` that can be loaded, whether from GGUF files too, and what checks it."""
+    from flax_pos.interop.families import FAMILIES
+    from flax_pos.interop.gguf_architectures import ARCHITECTURES
+
+    golden: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests" / "golden").glob("*/*/config.json")):
+        kind = json.loads(path.read_text())["model_type"]
+        golden.setdefault(kind, []).append(f"`{path.parent.name}`")
+    in_gguf = {architecture.model_type for architecture in ARCHITECTURES.values()}
+    rows = ["| `model_type` | GGUF | tiny models in `tests/golden` |", "| --- | --- | --- |"]
+    for names in sorted({family.types[0]: family.types for family in FAMILIES}.values()):
+        also = "yes" if in_gguf.intersection(names) else ""
+        checked = [model for name in names for model in golden.get(name, [])]
+        rows.append(f"| `{names[0]}` | {also} | {', '.join(checked)} |")
+    return "\n".join(rows)
+
+
+PARTS = {
+    "commands": commands,
+    "presets": presets,
+    "families": families,
+    "schemes": schemes,
+    "tree": tree,
+}
 
 
 def main() -> int:

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from flax_pos.interop import load_pretrained, save_pretrained
+from flax_pos.interop.families import FAMILIES, family_of
 from flax_pos.interop.jsonfile import read_json
+from flax_pos.interop.keys import Keys
 from flax_pos.interop.safetensors_files import SafetensorsFiles
 
 DIRECTORY = golden.DIRECTORY.parent / "families"
 NAMES = sorted(path.name for path in DIRECTORY.iterdir())
+
+
+def test_every_family_has_a_file():
+    paths = (*(DIRECTORY / name for name in NAMES), *(golden.DIRECTORY / n for n in golden.NAMES))
+    found = [family_of(Keys(read_json(path / "config.json"), path.name)) for path in paths]
+    assert [family.types for family in FAMILIES if family not in found] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
