@@ -92,15 +92,15 @@ def test_a_stream_ends_with_its_last_row():
 
 
 def test_drawn_tokens():
-    model, many = tiny("rope"), jnp.broadcast_to(PROMPTS[:1], (4096, 5))
+    model, many = tiny("rope"), jnp.broadcast_to(PROMPTS[:1], (1024, 5))
     draw = lambda seed, **options: np.asarray(
         generate(model, many, max_new_tokens=1, key=jax.random.key(seed), **options)
     )[:, 5]
     p = np.asarray(jax.nn.softmax(run(model, PROMPTS[:1])[0, -1] / 2.0))
-    seen = np.bincount(draw(0, temperature=2.0), minlength=VOCAB) / 4096
-    np.testing.assert_allclose(seen, p, atol=0.03)
-    np.testing.assert_array_equal(draw(0, temperature=2.0), draw(0, temperature=2.0))
-    assert (draw(0, temperature=2.0) != draw(1, temperature=2.0)).any()
+    first = draw(0, temperature=2.0)
+    np.testing.assert_allclose(np.bincount(first, minlength=VOCAB) / 1024, p, atol=0.05)
+    np.testing.assert_array_equal(first, draw(0, temperature=2.0))
+    assert (first != draw(1, temperature=2.0)).any()
     best = run(model, PROMPTS[:1])[0, -1].argmax()
     assert (draw(0, temperature=2.0, top_k=1) == best).all()
     top = np.argsort(p)[::-1]
