@@ -56,14 +56,14 @@ def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
 
 def _rotated_part(file: GGUFFile, rotated: Any, config: dict[str, Any]) -> dict[str, Any]:
     """How much of a head is rotated, where that is not all of it."""
-    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
-    if not all(type(n) is int and n > 0 for n in (rotated, heads, width)):
-        raise CheckpointError(
-            f"{file.path}: rope.dimension_count={rotated!r} makes no sense with {heads!r} heads "
-            f"and embedding_length={width!r}"
-        )
-    head = config.get("head_dim", width // heads)
-    return {} if rotated == head else {"partial_rotary_factor": rotated / head}
+    heads: Any = config.get("num_attention_heads")
+    width: Any = config.get("hidden_size")
+    sizes = {"rope.dimension_count": rotated, "heads": heads, "embedding_length": width}
+    if all(type(n) is int and n > 0 for n in sizes.values()):
+        head = config.get("head_dim", width // heads)
+        if type(head) is int and 0 < rotated <= head:
+            return {} if rotated == head else {"partial_rotary_factor": rotated / head}
+    raise CheckpointError(f"{file.path}: these sizes make no sense: {sizes}")
 
 
 def _scaling(file: GGUFFile, own: dict[str, Any], config) -> dict[str, Any] | None:

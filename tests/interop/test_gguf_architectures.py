@@ -108,10 +108,17 @@ def test_logits(tmp_path, source, arch):
     np.testing.assert_allclose(run(got, IDS), run(want, IDS), atol=2e-5)
 
 
-def test_a_wrong_rotary_width_is_named(tmp_path, source):
-    extra = lambda writer: writer.add_uint32("gpt2.rope.dimension_count", 0)
-    path = write(tmp_path / "x.gguf", source("gpt2"), "gpt2", extra)
-    with pytest.raises(CheckpointError, match=r"rope\.dimension_count=0 makes no sense"):
+@pytest.mark.parametrize("key", ["rope.dimension_count", "attention.head_count"])
+@pytest.mark.parametrize("value", [0, 33, "many"])
+def test_wrong_sizes_are_named(tmp_path, source, key, value):
+    def extra(writer):
+        writer.add_uint32("olmo2.rope.dimension_count", 8)
+        del writer.kv_data[-1][f"olmo2.{key}"]
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32
+        add(f"olmo2.{key}", value)
+
+    path = write(tmp_path / "x.gguf", source("olmo2"), "olmo2", extra)
+    with pytest.raises(CheckpointError, match=f"these sizes make no sense.*{value}"):
         load_pretrained(path)
 
 
