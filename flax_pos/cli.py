@@ -18,8 +18,9 @@ COMMANDS = {
     "generate": "continue a text with a pretrained model",
     "rope": "what a config's rotary embedding does to each pair of channels, at any length",
     "extend": "let a pretrained model read further than it was trained to",
+    "export": "write a pretrained model as programs that need nothing but jax",
 }
-PRETRAINED = ("generate", "extend")
+PRETRAINED = ("generate", "extend", "export")
 """Commands of `flax_pos.interop`; the others are the lab's."""
 HOMES = {
     "grid": "flax_pos.lab.grid.commands",
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "flax-pos") -> int:
 def _run(name: str, argv: Sequence[str], prog: str) -> int:
     from rich.console import Console
 
+    from flax_pos.arguments import UsageError
     from flax_pos.interop.errors import CheckpointError
     from flax_pos.lab.errors import UserError
     from flax_pos.lab.run import Interrupted
@@ -65,7 +67,7 @@ def _run(name: str, argv: Sequence[str], prog: str) -> int:
     try:
         home = HOMES.get(name, "flax_pos.lab.commands")
         getattr(importlib.import_module(home), name)(argv, prog, Console())
-    except (UserError, CheckpointError) as error:
+    except (UserError, CheckpointError, UsageError) as error:
         if os.environ.get("FLAX_POS_TRACEBACK"):
             raise
         return _fail(prog, str(error))

@@ -46,8 +46,14 @@ def export_model(
 
     Raises:
       ImportError: flatbuffers is not installed, which `jax.export` needs.
+      ValueError: a model of `quantize_weights`.
     """
     require("flatbuffers", "writing exported programs")
+    if any(leaf.dtype.name.startswith("int") for leaf in jax.tree.leaves(nnx.state(model))):
+        raise ValueError(
+            "weights are quantised, and programs of such models cannot be written: export the "
+            "model that this one was made from"
+        )
     # Symbolic sizes leave no choice by size; a prompt is read in pieces, so T x S stays small.
     model = rebuild(restack(model, scan_layers=True), config=_for_export(model))
     graph, state = nnx.split(model)

@@ -15,8 +15,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from flax_pos.arguments import parse
 from flax_pos.interop import extension as extending
+from flax_pos.interop.artefact import export_model
 from flax_pos.interop.errors import CheckpointError
+from flax_pos.interop.export_check import check_export
 from flax_pos.interop.pretrained import load_pretrained
 from flax_pos.interop.tokenizer import end_tokens, load_tokenizer
 from flax_pos.nnx import stream
@@ -54,7 +57,7 @@ def generate(argv: Sequence[str], prog: str, console: Console) -> None:
     Raises:
       CheckpointError: bad input.
     """
-    command = tyro.cli(GenerateCommand, args=list(argv), prog=prog)
+    command = parse(GenerateCommand, argv, prog)
     if command.max_new_tokens < 1:
         raise CheckpointError(f"--max-new-tokens must be at least 1, got {command.max_new_tokens}")
     if command.system is not None and not command.chat:
@@ -163,7 +166,7 @@ def extend(argv: Sequence[str], prog: str, console: Console) -> None:
     Raises:
       CheckpointError: bad input.
     """
-    command = tyro.cli(ExtendCommand, args=list(argv), prog=prog)
+    command = parse(ExtendCommand, argv, prog)
     try:
         lengths = [int(length) for length in command.lengths.split(",")]
     except ValueError:
@@ -212,4 +215,44 @@ def extend(argv: Sequence[str], prog: str, console: Console) -> None:
     )
 
 
-__all__ = ["extend", "generate"]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write a pretrained model as programs for other processes, which need nothing but jax and
+    flatbuffers to run them: `python DIRECTORY/run.py IDS`."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """A Hugging Face directory or a GGUF file."""
+    directory: Annotated[Path, tyro.conf.Positional]
+    """Where to; files of the same names are replaced."""
+    platforms: str = "cpu,cuda,tpu"
+    """What the programs are to run on, separated by commas."""
+    dtype: str | None = None
+    """Of the parameters and of all products; default: as stored, quantised ones in float32."""
+
+
+def export(argv: Sequence[str], prog: str, console: Console) -> None:
+    """The command `export`; what was written is compared with its source where it can run.
+
+    Raises:
+      CheckpointError: bad input, or an artefact that is not its source.
+    """
+    command = parse(ExportCommand, argv, prog)
+    if command.directory.exists() and not command.directory.is_dir():
+        raise CheckpointError(f"{command.directory} is there and is no directory")
+    platforms = command.platforms.split(",")
+    unknown = set(platforms) - {"cpu", "cuda", "rocm", "tpu"}
+    if unknown:
+        raise CheckpointError(f"--platforms: {unknown.pop()!r} is none of cpu, cuda, rocm, tpu")
+    model = load_pretrained(command.model, dtype=command.dtype, param_dtype=command.dtype)
+    try:
+        export_model(model, command.directory, platforms=platforms)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {command.directory}: {error.strerror}") from error
+    if jax.default_backend() in platforms:
+        found = check_export(command.directory, model)
+        if not found:
+            raise CheckpointError(f"{command.directory}: {found.finding}")
+        console.print(f"{command.directory}: {found.finding}", highlight=False, soft_wrap=True)
+
+
+__all__ = ["export", "extend", "generate"]

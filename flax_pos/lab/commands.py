@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from flax_pos.arguments import parse
 from flax_pos.lab.accounting import PRESETS, Account, account
-from flax_pos.lab.arguments import parse
 from flax_pos.lab.config import (
     Config,
     find_preset,

@@ -79,6 +79,34 @@ def test_bad_input_is_one_line(model, capsys, argv, message):
     assert error.count("\n") == 1
 
 
+def test_export(tmp_path, capsys):
+    source, target = golden.DIRECTORY / "llama_yarn", tmp_path / "out"
+    assert cli.main(["export", str(source), str(target), "--platforms", "cpu"]) == 0
+    assert "equal to its source at 32 positions from 0 to 63" in capsys.readouterr().out
+    assert (target / "prefill.jaxexport").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["generate"], "Missing"),
+        (["generate", "{gpt2}", "x", "--nonsense"], "--nonsense"),
+        (["generate", "{gpt2}", "x", "--temperature", "hot"], "--temperature"),
+        (["extend", "{gpt2}"], "Missing"),
+        (["export", "{gpt2}"], "Missing"),
+        (["export", "{gpt2}", "{tmp}/x", "--platforms", "abacus"], "'abacus' is none of cpu"),
+        (["export", "{tmp}/nowhere", "{tmp}/x"], "cannot read"),
+        (["export", "{gpt2}", "{gpt2}/config.json"], "is no directory"),
+    ],
+)
+def test_bad_options_are_one_line(tmp_path, capsys, argv, message):
+    places = {"gpt2": golden.DIRECTORY / "gpt2", "tmp": tmp_path}
+    assert cli.main([part.format(**places) for part in argv]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 def test_no_half_characters():
     """A character of several tokens appears when its last one is there."""
 

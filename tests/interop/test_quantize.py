@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_pos.interop import load_pretrained, save_pretrained
+from flax_pos.interop import export_model, load_pretrained, save_pretrained
 from flax_pos.interop.quantize import quantize_weights
 from flax_pos.interop.surgery import rebuild
 from flax_pos.nnx import generate
@@ -57,6 +57,13 @@ def test_a_quantised_model_is_not_written_as_another_format(tmp_path):
     pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
     with pytest.raises(ValueError, match="not loaded from a checkpoint"):
         save_pretrained(quantize_weights(load()), tmp_path)
+
+
+def test_a_quantised_model_is_not_exported(tmp_path):
+    pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
+    with pytest.raises(ValueError, match="weights are quantised"):
+        export_model(quantize_weights(load(), 4), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_number_of_bits():

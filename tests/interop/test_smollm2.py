@@ -37,6 +37,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def optimised(compilation):
+    """A real model is run for longer than it is compiled."""
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def want():
     with np.load(golden.DIRECTORY.parent / "real" / "smollm2_135m.npz") as file:

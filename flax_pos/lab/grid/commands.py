@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from flax_pos.lab.arguments import parse
+from flax_pos.arguments import parse
 from flax_pos.lab.config import find_preset
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.compare import compare_folders, to_markdown

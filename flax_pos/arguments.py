@@ -8,16 +8,18 @@ from typing import TypeVar
 
 import tyro
 
-from flax_pos.lab.errors import UserError
-
 T = TypeVar("T")
+
+
+class UsageError(ValueError):
+    """Options that cannot be understood; one line."""
 
 
 def parse(kind: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
     """The dataclass `kind` from a command line; `--help` prints and exits.
 
     Raises:
-      UserError: an unknown option, or a value that does not fit.
+      UsageError: an unknown option, or a value that does not fit.
     """
     told = io.StringIO()
     start = tyro.MISSING_NONPROP if default is None else default
@@ -27,7 +29,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, default: T | None = Non
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(told.getvalue())) from None
+        raise UsageError(_one_line(told.getvalue())) from None
 
 
 def _one_line(box: str) -> str:
