@@ -7,10 +7,18 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from flax_pos import Scheme, Wrapper, from_dict, get_scheme, list_schemes, register, to_dict
-from flax_pos import scheme as registry
+from flax_pos import (
+    RopeSpec,
+    Scheme,
+    Wrapper,
+    from_dict,
+    get_scheme,
+    list_schemes,
+    register,
+    to_dict,
+)
 from flax_pos.nnx import CausalLM, ModelConfig
-from flax_pos.scheme import merge, plan_layers
+from flax_pos.scheme import merge, plan_layers, registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +108,24 @@ def test_layer_plans_find_the_shortest_period():
     assert plan.part_of == (0, 0, 0, 1, 0, 0, 0, 1)
     assert plan.period == 4
     assert plan_layers(mixed, 6).period == 6
+
+
+def test_layer_plans_do_not_ask_whether_traced_settings_are_equal():
+    """Schemes that `for_layer` makes anew, with several traced settings each, in wrappers,
+    tuples and settings objects."""
+    Rope, Alibi, Stack, ByLayer = map(get_scheme, ("rope", "alibi", "stack", "by_layer"))
+    plans = []
+
+    def plan(a, b):
+        ropes = Rope(theta=a), Rope(spec=RopeSpec(theta=b))
+        mixed = ByLayer(parts=ropes, pattern=(0, 0, 1))
+        plans.append(plan_layers(Stack(parts=(Alibi(scale=a, max_bias=b), mixed)), 6))
+        plans.append(plan_layers(get_scheme("interpolated")(inner=mixed, factor=a), 6))
+        return a
+
+    jax.vmap(plan)(jnp.array([2.0, 3.0]), jnp.array([4.0, 5.0]))
+    assert [p.part_of for p in plans] == [(0, 0, 1, 0, 0, 1)] * 2
+    assert [p.period for p in plans] == [3, 3]
 
 
 def test_merge_refuses_a_parameter_on_both_levels():

@@ -1,18 +1,10 @@
-"""The one interface: a position scheme is a frozen dataclass of settings plus pure hooks.
-
-Every scheme does at most three kinds of work: where is the token (once per forward), what does
-the token carry (per layer and token; cached for keys), how do two tokens relate (per layer, for
-a block of queries against a block of keys).
-"""
+"""What a scheme is: settings, claims and hooks; and the wrapper that hands them on."""
 
 import dataclasses
 import functools
-import importlib
-import importlib.metadata
 import inspect
-import pkgutil
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar
 
 import jax
 
@@ -29,8 +21,6 @@ HOOKS = (
     "bias",
     "scores",
 )
-ENTRY_POINT_GROUP = "flax_pos.schemes"
-_REGISTRY: dict[str, type["Scheme"]] = {}
 
 
 def _without_unread(positions):
@@ -256,39 +246,6 @@ for _claim in (
     setattr(Wrapper, _claim, _forward_claim(_claim))
 
 
-class LayerPlan(NamedTuple):
-    """How a model's layers use schemes: the distinct ones, and which layer uses which."""
-
-    parts: tuple[Scheme, ...]
-    """Distinct schemes in order of first use."""
-    part_of: tuple[int, ...]
-    """For each layer the index into `parts`."""
-    period: int
-    """Smallest number of layers after which the pattern repeats (it divides the layer count)."""
-
-
-def plan_layers(scheme: Scheme, layers: int) -> LayerPlan:
-    """The layer plan of a model with `layers` layers."""
-    parts: list[Scheme] = []
-    part_of = []
-    for layer in range(layers):
-        # Compared by identity first: a swept field holds a tracer, which has no truth value.
-        own = scheme.for_layer(layer)
-        at = next(
-            (i for i, p in enumerate(parts) if p is own or (own is not scheme and p == own)), None
-        )
-        if at is None:
-            at = len(parts)
-            parts.append(own)
-        part_of.append(at)
-    repeats = (
-        p
-        for p in range(1, layers + 1)
-        if layers % p == 0 and all(part_of[i] == part_of[i % p] for i in range(layers))
-    )
-    return LayerPlan(tuple(parts), tuple(part_of), next(repeats))
-
-
 def merge(a: Params, b: Params) -> Params:
     """Union of two nested dicts; the same parameter in both is an error."""
     out = dict(a)
@@ -304,147 +261,4 @@ def merge(a: Params, b: Params) -> Params:
     return out
 
 
-# Registry --------------------------------------------------------------------------------------
-
-SchemeType = TypeVar("SchemeType", bound=type[Scheme])
-
-
-def register(name: str):
-    """Class decorator: enters a concrete scheme under `name`.
-
-    Raises:
-      ValueError: the name is taken by another class.
-      TypeError: the class is not a frozen dataclass derived from `Scheme`, or needs arguments.
-    """
-
-    def add(cls: SchemeType) -> SchemeType:
-        if not (isinstance(cls, type) and issubclass(cls, Scheme)):
-            raise TypeError(f"register({name!r}) is for subclasses of Scheme, got {cls!r}")
-        # `dataclass` on the class itself, not inherited: otherwise its fields are not fields.
-        params = vars(cls).get("__dataclass_params__")
-        if params is None or not params.frozen:
-            raise TypeError(
-                f"{cls.__name__}: put @dataclass(frozen=True, kw_only=True) under @register"
-            )
-        required = [
-            f.name
-            for f in dataclasses.fields(cls)
-            if f.init
-            and f.default is dataclasses.MISSING
-            and f.default_factory is dataclasses.MISSING
-        ]
-        if required:
-            raise TypeError(
-                f"{cls.__name__}: fields {required} need defaults, so that {name!r} works alone"
-            )
-        taken = _REGISTRY.get(name)
-        if taken is not None and (taken.__module__, taken.__qualname__) != (
-            cls.__module__,
-            cls.__qualname__,
-        ):
-            raise ValueError(
-                f"scheme {name!r} is already registered by {taken.__module__}.{taken.__qualname__}"
-            )
-        cls.name = name
-        _REGISTRY[name] = cls
-        return cls
-
-    return add
-
-
-def _load_all() -> None:
-    package = importlib.import_module("flax_pos.schemes")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        entry.load()
-
-
-def list_schemes() -> tuple[str, ...]:
-    """Names of all registered schemes, sorted: the package's own, those of installed packages
-    (entry point group `flax_pos.schemes`) and those registered in this process."""
-    _load_all()
-    return tuple(sorted(_REGISTRY))
-
-
-def get_scheme(name: str) -> type[Scheme]:
-    """The scheme class registered under `name`.
-
-    Raises:
-      ValueError: no such scheme; the message lists those that exist.
-    """
-    if name not in _REGISTRY:
-        _load_all()
-    if name not in _REGISTRY:
-        raise ValueError(f"unknown scheme {name!r}; registered: {', '.join(sorted(_REGISTRY))}")
-    return _REGISTRY[name]
-
-
-# Plain data ------------------------------------------------------------------------------------
-
-
-def to_dict(scheme: Scheme) -> dict[str, Any]:
-    """`{"name": ..., field: value, ...}` out of numbers, strings, booleans, None, lists and dicts,
-    as JSON and TOML hold them (nested schemes become nested dicts)."""
-    if not scheme.name:
-        raise ValueError(
-            f"{type(scheme).__name__} is not registered, so it has no name to be read back by"
-        )
-    fields = {f.name: _plain(getattr(scheme, f.name)) for f in dataclasses.fields(scheme)}
-    return {"name": scheme.name, **fields}
-
-
-def _plain(value):
-    if isinstance(value, Scheme):
-        return to_dict(value)
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    if hasattr(value, "to_plain"):  # settings objects of floor 1, such as RopeSpec
-        return value.to_plain()
-    return value
-
-
-def from_dict(spec: Mapping[str, Any]) -> Scheme:
-    """The inverse of `to_dict`.
-
-    Raises:
-      ValueError: no `name`, an unknown scheme, or an unknown field; the message names it and
-        lists what is known.
-    """
-    fields = dict(spec)
-    if "name" not in fields:
-        raise ValueError(f"a scheme needs the key 'name', got keys {sorted(fields)}")
-    cls = get_scheme(fields.pop("name"))
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    unknown = sorted(fields.keys() - known.keys())
-    if unknown:
-        raise ValueError(
-            f"scheme {cls.name!r} has no field {unknown[0]!r}; fields: {sorted(known)}"
-        )
-    return cls(**{name: _rich(value, known[name].type) for name, value in fields.items()})
-
-
-def _rich(value, annotation):
-    for kind in (annotation, *get_args(annotation)):  # also the members of `Settings | None`
-        if isinstance(value, Mapping) and hasattr(kind, "from_plain"):
-            return kind.from_plain(value)
-    if isinstance(value, Mapping) and "name" in value:
-        return from_dict(value)
-    if isinstance(value, list | tuple):
-        return tuple(_rich(v, None) for v in value)
-    return value
-
-
-__all__ = [
-    "HOOKS",
-    "LayerPlan",
-    "Scheme",
-    "Wrapper",
-    "from_dict",
-    "get_scheme",
-    "list_schemes",
-    "merge",
-    "plan_layers",
-    "register",
-    "to_dict",
-]
+__all__ = ["HOOKS", "Scheme", "Wrapper", "merge"]
