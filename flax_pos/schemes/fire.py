@@ -14,18 +14,20 @@ from flax_pos.scheme import Scheme, register
 @register("fire")
 @dataclass(frozen=True, kw_only=True)
 class Fire(Scheme):
-    """An MLP per layer maps psi(|i - j|) / psi(max(i, L)) to one bias per head; c and L are
-    trained with it. All of a query's biases change with its position, so nothing is cached."""
+    """An MLP per layer maps psi(|i - j|) / psi(max(i, L)) to one bias per head; c and a
+    multiplier of L are trained with it. All of a query's biases change with its position, so
+    nothing is cached."""
 
     hidden: int = 32
     """Width of the MLP."""
     c: float = 0.1
     """Initial steepness of psi."""
     threshold: float = 512.0
-    """Initial L: queries before it share one normaliser."""
+    """Initial L: queries before it share one normaliser. What is trained is a factor on it, 1 at
+    the start: an optimiser with steps of one size would leave 512 where it is."""
 
     paper = "Li et al. 2024, arXiv:2310.04418"
-    formula = "b = MLP(psi(|i - j|) / psi(max(i, L))), psi(x) = log(1 + |c| x)"
+    formula = "b = MLP(psi(|i - j|) / psi(max(i, |m L|))), psi(x) = log(1 + |c| x)"
     relative = False
     toy = {"threshold": 8.0}
 
@@ -42,7 +44,7 @@ class Fire(Scheme):
         )
         return {
             "c": jnp.asarray(self.c, jnp.float32),
-            "threshold": jnp.asarray(self.threshold, jnp.float32),
+            "multiplier": jnp.ones((), jnp.float32),
             "w1": draw(keys[0], (self.hidden,), 1),
             "b1": draw(keys[1], (self.hidden,), 1),
             "w2": draw(keys[2], (self.hidden, dims.heads), self.hidden),
@@ -55,7 +57,7 @@ class Fire(Scheme):
             distances(q_at.pos, k_at.pos),
             q_at.pos,
             own["c"],
-            jnp.abs(own["threshold"]),
+            jnp.abs(own["multiplier"] * self.threshold),
         )
         ratio = jnp.moveaxis(ratio, -3, -1)
         hidden = ratio * beside(own["w1"], ratio) + beside(own["b1"], ratio)

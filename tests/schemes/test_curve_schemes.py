@@ -66,10 +66,12 @@ def test_fire():
     c = case(scheme)
     w, _, q, k = c.numpy()
     psi = lambda r: np.log(1 + abs(w["c"]) * r)
+    threshold = abs(w["multiplier"] * 4.0)
+    assert threshold != 4.0
     plain = dots(q, k)
 
     def score(n, i, j):
-        ratio = psi(i - j) / (psi(max(i, abs(w["threshold"]))) + 1e-6)
+        ratio = psi(i - j) / (psi(max(i, threshold)) + 1e-6)
         hidden = np.maximum(ratio * w["w1"] + w["b1"], 0)
         return plain(n, i, j) + hidden @ w["w2"][:, n] + w["b2"][n]
 
@@ -79,7 +81,8 @@ def test_fire():
 def test_fire_has_the_defaults_of_its_paper():
     params = Fire().init_layer(jax.random.key(0), DIMS)
     assert float(params["c"]) == pytest.approx(0.1)
-    assert float(params["threshold"]) == 512
+    assert float(params["multiplier"]) == 1
+    assert Fire().threshold == 512
     assert params["w1"].shape == (32,)
     assert params["w2"].shape == (32, DIMS.heads)
 
