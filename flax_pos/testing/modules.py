@@ -20,25 +20,27 @@ def check_modules(scheme: Scheme) -> None:
     graph, state = nnx.split(module)
     params = arrays(module.params)
     plan = plan_layers(scheme, DIMS.layers)
+    shapes = lambda tree: [a.shape for a in jax.tree.leaves(tree)]
 
     def layers(x, placement):
         q, k, v = project(x, inputs.weights)
         outputs = [placement.layer(n).attend(x, q, k, v)[0] for n in range(DIMS.layers)]
         return x, outputs
 
-    def from_nnx(state):
-        return layers(*nnx.merge(graph, state)(inputs.x, ids=inputs.ids))
+    def gradients(state):
+        loss = lambda module: jnp.sum(layers(*module(inputs.x, ids=inputs.ids))[0])
+        return nnx.grad(loss)(nnx.merge(graph, state))
 
     plain = layers(*place(plan, params, DIMS, inputs.x, ids=inputs.ids))
-    assert_close(jax.jit(from_nnx)(state), plain, "NNX module")
+    merged = nnx.merge(graph, state)
+    assert_close(layers(*merged(inputs.x, ids=inputs.ids)), plain, "NNX module")
+    own = jax.eval_shape(gradients, state)
+    assert shapes(own) == shapes(state), "a parameter without a gradient"
     twin = linen.PositionEncoding(scheme, DIMS)
     own = jax.eval_shape(lambda: twin.init(jax.random.key(0), inputs.x, ids=inputs.ids))
-    shapes = lambda tree: [a.shape for a in jax.tree.leaves(tree)]
     assert shapes(own) == shapes(params), "the Linen module has other parameters"
     variables = {"params": {"position": params}}
     assert_close(layers(*twin.apply(variables, inputs.x, ids=inputs.ids)), plain, "Linen module")
-    gradients = nnx.grad(lambda m: jnp.sum(layers(*m(inputs.x, ids=inputs.ids))[0]))(module)
-    assert shapes(gradients) == shapes(state), "a parameter without a gradient"
 
 
 __all__ = ["check_modules"]

@@ -1,6 +1,7 @@
 """Checks of a scheme as data: its settings and its parameters."""
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -54,14 +55,14 @@ def check_parameters(scheme: Scheme) -> None:
 def check_fields(scheme: Scheme) -> None:
     """Every setting matters: some other legal value changes the parameters or the output."""
     probes = list(_probes(scheme))
-    outputs = [_outputs(scheme, probe) for probe in probes]
+    own = functools.cache(lambda i: _outputs(scheme, probes[i]))
     for field in dataclasses.fields(scheme):
         others = list(_alternatives(scheme, field))
         assert others, f"no other legal value found for field {field.name!r}"
         changed = (
-            _changed(_outputs(other, probe), wanted)
+            _changed(_outputs(other, probe), own(i))
             for other in others
-            for probe, wanted in zip(probes, outputs, strict=True)
+            for i, probe in enumerate(probes)
         )
         trains = (_changed(_gradients(other), _gradients(scheme)) for other in others)
         assert any(changed) or any(trains), f"field {field.name!r} changes nothing"
@@ -71,20 +72,26 @@ def check_swept_fields(scheme: Scheme) -> None:
     """A number among the settings may be traced: `vmap` over it equals a loop. One that decides
     shapes cannot be; the scheme says so by a TypeError or ValueError of its own."""
     inputs = make_inputs(scheme)
-    for field in dataclasses.fields(scheme):
-        value = getattr(scheme, field.name)
-        if type(value) is not float or value == 0:
-            continue
-        values = [v for v in (value, value * 0.75) if _replaced(scheme, field.name, v)]
-        run = lambda v, name=field.name: forward(dataclasses.replace(scheme, **{name: v}), inputs)
+    own = {f.name: getattr(scheme, f.name) for f in dataclasses.fields(scheme)}
+    own = {name: value for name, value in own.items() if type(value) is float and value != 0}
+    run = lambda values: forward(dataclasses.replace(scheme, **values), inputs)
+    for name in list(own):
         try:
-            at_once = jax.vmap(run)(jnp.asarray(values, jnp.float32))
+            jax.eval_shape(lambda v, name=name: run({name: v}), jnp.float32(own[name]))
         except jax.errors.ConcretizationTypeError as error:
-            raise AssertionError(f"field {field.name!r} cannot be traced: {error}") from error
+            raise AssertionError(f"field {name!r} cannot be traced: {error}") from error
         except (TypeError, ValueError):  # the scheme itself says that it cannot be
-            continue
-        for got, own in zip(at_once, values, strict=True):
-            assert_close(got, run(own), f"{field.name} = {own} in a vmap", tolerance=1e-4)
+            del own[name]
+    if not own:
+        return
+    changed = (
+        own | {name: 0.75 * own[name]} for name in own if _replaced(scheme, name, 0.75 * own[name])
+    )
+    settings = [own, *changed]
+    stacked = {name: jnp.asarray([s[name] for s in settings], jnp.float32) for name in own}
+    at_once = jax.jit(jax.vmap(run))(stacked)
+    for got, values in zip(at_once, settings, strict=True):
+        assert_close(got, run(values), f"{values} in a vmap", tolerance=1e-4)
 
 
 # Other values of a field --------------------------------------------------------------------

@@ -7,7 +7,9 @@ from flax_pos.testing import CHECKS
 
 
 @pytest.mark.parametrize("name", list_schemes())
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_scheme(name, check):
+def test_scheme(name, subtests):
+    """One process does all checks of a scheme, so that they share what is compiled."""
     cls = get_scheme(name)
-    check(cls(**cls.toy))
+    for check in CHECKS:
+        with subtests.test(check.__name__):
+            check(cls(**cls.toy))
