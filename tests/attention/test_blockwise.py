@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from flax_pos import Coords, Dims, Scheme, attend, get_scheme
+from flax_pos import Coords, Dims, Scheme, attend, get_scheme, list_schemes
 from flax_pos.attention import Reach, prepare
 
 DIMS = Dims(width=12, heads=4, kv_heads=2, head_dim=6, layers=1, max_len=64)
@@ -251,10 +251,11 @@ def test_half_of_the_blocks_of_a_causal_sequence_are_visible():
 # Memory ------------------------------------------------------------------------------------------
 
 
-def temporaries(name, length, dims=None):
+def temporaries(name, length):
     """MiB of temporaries of value and gradients to parameters, activations, q, k and v: 8 heads of
     64, batch 1."""
-    dims = dims or Dims(width=64, heads=8, kv_heads=8, head_dim=64, layers=1, max_len=length)
+    jax.config.update("jax_disable_most_optimizations", False)  # as users compile it
+    dims = Dims(width=64, heads=8, kv_heads=8, head_dim=64, layers=1, max_len=length)
     scheme = get_scheme(name)()
     shape = lambda *s: jax.ShapeDtypeStruct((1, length, *s), jnp.float32)
     params = jax.eval_shape(lambda k: scheme.layer_params(scheme.init(k, dims), 0), KEY)
@@ -275,11 +276,31 @@ def temporaries(name, length, dims=None):
 KEY = jax.eval_shape(lambda: jax.random.key(0))
 
 
-@pytest.mark.parametrize("name", ["none", "alibi", "t5", "fox", "fire", "kerple_log", "sandwich"])
+def owners(hook, *others):
+    """Names of schemes, the same in every layer, that have `hook` and none of `others`."""
+    schemes = ((name, get_scheme(name)()) for name in list_schemes())
+    same = ((name, scheme.uses) for name, scheme in schemes if scheme.for_layer(0) is scheme)
+    return [name for name, uses in same if hook in uses and not uses & set(others)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", owners("bias", "scores"))
 def test_bias_schemes_need_at_most_64_mib_at_4096(name):
-    assert temporaries(name, 4096) <= 64
+    assert_fits(name, 4096, 64)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", owners("scores"))
+def test_schemes_with_scores_of_their_own_need_at_most_96_mib_at_4096(name):
+    assert_fits(name, 4096, 96)
+
+
+def assert_fits(name, length, most):
+    used = temporaries(name, length)
+    assert used <= most, f"{name}: {used:.1f} MiB of temporaries at T = {length}, at most {most}"
+
+
+@pytest.mark.slow
 def test_memory_grows_linearly():
     small, large = temporaries("fire", 8192), temporaries("fire", 32768)
-    assert large <= 4.1 * small
+    assert large <= 4.1 * small, f"{small:.1f} MiB at 8192 and {large:.1f} MiB at 32768"
