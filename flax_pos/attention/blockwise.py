@@ -19,7 +19,6 @@ from jax.core import eval_jaxpr
 
 from flax_pos.attention.dense import LOWEST, block_scores
 from flax_pos.attention.mask import Reach
-from flax_pos.functional.dot import mix_values
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Params
 
@@ -28,7 +27,7 @@ class Operands(NamedTuple):
     """All arrays that the output depends on."""
 
     env: Any
-    """What the scores close over: parameters, and traced settings of the scheme."""
+    """What scores and sums of values close over: parameters, and traced settings of the scheme."""
     queries: tuple[jax.Array, Coords]
     keys: tuple[jax.Array, Coords]
     v: Any
@@ -66,6 +65,9 @@ def attend_blockwise(
             scheme, params, q, k, q_at, k_at, mask, carry, scale=scale, softcap=softcap
         )
 
+    def mix(queries, keys, weights, v):
+        return scheme.mix(params, weights, v, queries[1], keys[1])
+
     def first_carry(i):
         # A block that no query sees leaves the carry as it was, here as it is at first.
         rows, columns = _take(queries, i, block_q, axis), _take(keys, 0, block_k, axis)
@@ -73,13 +75,20 @@ def attend_blockwise(
         return score(rows, columns, mask, None)[1]
 
     def example(first):
-        rows, columns = _take(queries, 0, block_q, axis), _take(keys, 0, block_k, axis)
-        return rows, columns, reach.allowed(rows[1], columns[1]), _at(first, 0)
+        rows, (columns, values) = (
+            _take(queries, 0, block_q, axis),
+            _take((keys, v), 0, block_k, axis),
+        )
+        mask = reach.allowed(rows[1], columns[1])
+        weights = jnp.zeros((*q.shape[:axis], q.shape[-2], block_q, block_k), jnp.float32)
+        return (rows, columns, mask, _at(first, 0)), (rows, columns, weights, values)
 
     first_carry = jax.checkpoint(first_carry, prevent_cse=False)
     first = jax.lax.map(first_carry, jnp.arange(queries[0].shape[axis] // block_q))
-    scores, env = _hoist(score, *jax.eval_shape(example, first))
-    engine = _Engine(scores, reach, scheme.normalized, block_q, block_k, axis)
+    of_scores, of_mix = jax.eval_shape(example, first)
+    (scores, scores_env), (mix, mix_env) = _hoist(score, *of_scores), _hoist(mix, *of_mix)
+    engine = _Engine(scores, mix, reach, scheme.normalized, block_q, block_k, axis)
+    env = scores_env, mix_env
     out = _differentiable(engine, Operands(env, queries, keys, v, first, sinks))
     return jax.lax.slice_in_dim(out, 0, t, axis=axis)
 
@@ -112,12 +121,19 @@ def _differentiable(engine: "_Engine", operands: Operands) -> jax.Array:
 class _Engine(NamedTuple):
     """The loops, as pure functions of `Operands`; every field is static."""
 
-    scores: Callable
+    scores_of: Callable
+    mix_of: Callable
     reach: Reach
     normalized: bool
     block_q: int
     block_k: int
     axis: int
+
+    def scores(self, env, *args):
+        return self.scores_of(env[0], *args)
+
+    def mix(self, env, *args):
+        return self.mix_of(env[1], *args)
 
     def forward(self, x: Operands) -> tuple[jax.Array, jax.Array]:
         """Output `*B T N Hv`, and float32 `*B N T`: the logarithm of each row's normaliser."""
@@ -139,7 +155,7 @@ class _Engine(NamedTuple):
                 new_top = jnp.maximum(top, scores.max(-1)) if self.normalized else top
                 weights = jnp.where(mask, jnp.exp(scores - new_top[..., None]), 0.0)
                 shrink = jnp.exp(top - new_top)
-                out = out * shrink[..., None] + mix_values(weights, v)
+                out = out * shrink[..., None] + self.mix(x.env, queries, keys, weights, v)
                 return out, new_top, total * shrink + weights.sum(-1), carry
 
             def step(state, j):
@@ -191,13 +207,18 @@ class _Engine(NamedTuple):
                     scores, carry = self.scores(env, queries, keys, mask, carry)
                     return scores, _split(carry)[0]
 
+                def mix_of(floats, weights, v):
+                    env, queries, keys, _ = join(floats, others)
+                    return self.mix(env, queries, keys, weights, v)
+
                 (scores, _), pull = jax.vjp(scores_of, floats)
                 scores = jnp.where(mask, scores, LOWEST)  # before exp: a masked one may overflow
                 weights = jnp.where(mask, jnp.exp(scores - row_log_total), 0.0)
-                _, pull_values = jax.vjp(mix_values, weights, v)
-                d_weights, d_v = pull_values(d_rows)
+                _, pull_mix = jax.vjp(mix_of, floats, weights, v)
+                of_mix, d_weights, d_v = pull_mix(d_rows)
                 *sums, d_carry = state
                 (grads,) = pull((weights * (d_weights - row_centre), _split(d_carry)[0]))
+                grads = jax.tree.map(jnp.add, grads, of_mix)
                 d_env, d_queries, d_keys, d_carry = join(grads, [None] * len(others))
                 sums = jax.tree.map(_add, tuple(sums), (d_env, d_queries, d_keys, d_v))
                 return *sums, d_carry

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.attention.mask import Reach
-from flax_pos.functional.dot import dot_logits, mix_values
+from flax_pos.functional.dot import dot_logits
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Pair, Params
 
@@ -69,7 +69,8 @@ def attend_dense(
         if sinks is not None:
             total += jnp.exp(sinks - top)
         weights /= jnp.where(total > 0, total, 1.0)
-    return jnp.swapaxes(mix_values(weights, v), -2, -3).astype(v.dtype)
+    out = scheme.mix(params, weights, v, q_at, k_at)
+    return jnp.swapaxes(out, -2, -3).astype(v.dtype)
 
 
 __all__ = ["attend_dense", "block_scores"]

@@ -29,9 +29,13 @@ def refusal(
     contiguous: bool,
 ) -> str | None:
     """Why a kernel cannot do the job; None if it can."""
-    for hook in ("bias", "scores"):
+    for hook, when in (
+        ("bias", "between q.k and softmax"),
+        ("scores", "between q.k and softmax"),
+        ("mix", "after softmax"),
+    ):
         if hook in scheme.uses:
-            return f"scheme {scheme.name!r} has a {hook} hook, which runs between q.k and softmax"
+            return f"scheme {scheme.name!r} has a {hook} hook, which runs {when}"
     if not scheme.normalized:
         return f"scheme {scheme.name!r} does without softmax"
     if implementation == "splash":

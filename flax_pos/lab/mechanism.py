@@ -11,9 +11,11 @@ import numpy as np
 from flax import nnx
 
 from flax_pos.attention.place import LayerPositions
+from flax_pos.functional.dot import mix_values
 from flax_pos.functional.rope import RopeSpec
 from flax_pos.nnx import CausalLM
 from flax_pos.nnx.causal_lm import restack
+from flax_pos.scheme import Wrapper
 
 
 class LayerView(NamedTuple):
@@ -25,6 +27,13 @@ class LayerView(NamedTuple):
     """`*B T N H`, before rotation."""
     k: jax.Array
     """`*B T K H`, before rotation."""
+
+
+class _PlainSums(Wrapper):
+    """A scheme whose weights sum up the values as they are."""
+
+    def mix(self, params, weights, v, q_at, k_at):
+        return mix_values(weights, v)
 
 
 class _Watch:
@@ -43,7 +52,8 @@ class _Watch:
         keys, shape = k.shape[-3], k.shape[:-1]
         unit = jnp.broadcast_to(jnp.eye(keys, dtype=jnp.float32)[:, None], (*shape, keys))
         dense: Any = options | {"implementation": "dense"}
-        weights, _ = self._here.attend(x, q32, k32, unit, **dense)
+        here = self._here._replace(scheme=_PlainSums(inner=self._here.scheme))
+        weights, _ = here.attend(x, q32, k32, unit, **dense)
         self._views.append(LayerView(jnp.swapaxes(weights, -2, -3), q32, k32))
         return self._here.attend(x, q, k, v, cache, **options)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 
+from flax_pos.functional.dot import mix_values
 from flax_pos.types import Coords, Dims, Pair, Params, Side
 
 HOOKS = (
@@ -20,6 +21,7 @@ HOOKS = (
     "rotate",
     "bias",
     "scores",
+    "mix",
 )
 
 
@@ -157,6 +159,16 @@ class Scheme:
         """
         return (pair.logits if pair.bias is None else pair.logits + pair.bias), carry
 
+    def mix(self, params: Params, weights, v, q_at: Coords, k_at: Coords):
+        """Sums of values over the keys of one block, float32 `*B N T Hv`: linear in `weights`.
+
+        Args:
+          weights: float32 `*B N T S`, zero where a key is not seen; of a row of blocks, up to a
+            factor per row that the engine divides by at the end.
+          v: `*B S K Hv`.
+        """
+        return mix_values(weights, v)
+
     # Derived: never overridden by a concrete scheme ------------------------------------------
 
     @property
@@ -227,6 +239,9 @@ class Wrapper(Scheme):
 
     def scores(self, params, pair, carry):
         return self.inner.scores(params, pair, carry)
+
+    def mix(self, params, weights, v, q_at, k_at):
+        return self.inner.mix(params, weights, v, q_at, k_at)
 
 
 def _forward_claim(name: str) -> property:

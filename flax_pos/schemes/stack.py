@@ -21,7 +21,8 @@ def claim(name: str, combine) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Stack(Scheme):
     """All of `parts` together: positions, embeddings, coords and rotations chain in order, biases
-    add, and at most one part may define `scores` (it is given the sum of the biases).
+    add, and at most one part may define `scores` (it is given the sum of the biases), at most one
+    `mix`.
 
     Each part has its own parameters and its own features, under the key `INDEX_NAME`.
     """
@@ -39,9 +40,10 @@ class Stack(Scheme):
 
     def __post_init__(self):
         check_parts(self.parts)
-        owners = [part.name for part in self.parts if "scores" in part.uses]
-        if len(owners) > 1:
-            raise ValueError(f"at most one part of a stack may define scores, got {owners}")
+        for hook in ("scores", "mix"):
+            owners = [part.name for part in self.parts if hook in part.uses]
+            if len(owners) > 1:
+                raise ValueError(f"at most one part of a stack may define {hook}, got {owners}")
         chunks = {part.chunk for part in self.parts if part.chunk is not None}
         if len(chunks) > 1:
             raise ValueError(f"parts of a stack prescribe different chunks: {sorted(chunks)}")
@@ -119,6 +121,12 @@ class Stack(Scheme):
                 pair = pair._replace(q_at=_view(pair.q_at, own), k_at=_view(pair.k_at, own))
                 return part.scores(params[own], pair, carry)
         return super().scores(params, pair, carry)
+
+    def mix(self, params, weights, v, q_at, k_at):
+        for own, part in self._named():
+            if "mix" in part.uses:
+                return part.mix(params[own], weights, v, _view(q_at, own), _view(k_at, own))
+        return super().mix(params, weights, v, q_at, k_at)
 
 
 def check_parts(parts) -> None:

@@ -65,3 +65,6 @@ class TwoLevel(Wrapper):
     def scores(self, params, pair, carry):
         pair = pair._replace(q_at=self._inner(pair.q_at), k_at=self._inner(pair.k_at))
         return self.inner.scores(params, pair, carry)
+
+    def mix(self, params, weights, v, q_at, k_at):
+        return self.inner.mix(params, weights, v, self._inner(q_at), self._inner(k_at))

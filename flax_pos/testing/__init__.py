@@ -66,4 +66,4 @@ def check_scheme(scheme: Scheme) -> None:
         check(scheme)
 
 
-__all__ = ["CHECKS", "check_scheme"]
+__all__ = ["BY_LAYER", "CHECKS", "WHOLE", "check_scheme"]

@@ -13,8 +13,8 @@ import pytest
 from flax_pos import Scheme, get_scheme
 from flax_pos.testing import layer, modules, settings
 
-Alibi, Cope, Fox, Learned, Randomized, Rope, T5 = map(
-    get_scheme, ("alibi", "cope", "fox", "learned", "randomized", "rope", "t5")
+Alibi, Cope, Fox, Learned, Randomized, Rope, Shaw, T5 = map(
+    get_scheme, ("alibi", "cope", "fox", "learned", "randomized", "rope", "shaw", "t5")
 )
 MUTANTS = []
 
@@ -180,6 +180,20 @@ class TilesHeads(Scheme):
         copies = pair.q.shape[-2] // pair.k.shape[-2]
         keys = jnp.tile(pair.k, (1, 1, copies, 1))  # head n takes key n % K, not n // (N / K)
         return jnp.einsum("btnh,bsnh->bnts", pair.q, keys).astype(jnp.float32), carry
+
+
+@caught_by(layer.check_blockwise)
+class MixesNotLinearly(Scheme):
+    def mix(self, params, weights, v, q_at, k_at):
+        return super().mix(params, jnp.square(weights), v, q_at, k_at)
+
+
+@caught_by(layer.check_cache)
+class MixCountsSlots(Shaw):
+    def mix(self, params, weights, v, q_at, k_at):
+        slots = jnp.arange(k_at.pos.shape[-1], dtype=k_at.pos.dtype)
+        k_at = k_at._replace(pos=jnp.broadcast_to(slots, k_at.pos.shape))
+        return super().mix(params, weights, v, q_at, k_at)
 
 
 # One for each claim, and for what else is promised -----------------------------------------------

@@ -30,9 +30,12 @@ def make(name, config=CONFIG, **settings):
     return CausalLM(config, get_scheme(name)(**settings), rngs=nnx.Rngs(1))
 
 
-@pytest.mark.parametrize("name", ["none", "rope", "alibi", "sinusoidal"])
-def test_watching_changes_nothing(name):
-    model = make(name)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("none", {}), ("rope", {}), ("alibi", {}), ("sinusoidal", {}), ("shaw", {"values": True})],
+)
+def test_watching_changes_nothing(name, settings):
+    model = make(name, **settings)
     logits, views = watch(model, IDS)
     np.testing.assert_allclose(logits, model(IDS), rtol=1e-5, atol=1e-5)
     assert len(views) == 2

@@ -19,6 +19,7 @@ from harness import (
     weights,
 )
 
+from flax_pos.attention import attend
 from flax_pos.functional.distance import alibi_slopes
 from flax_pos.schemes.alibi import Alibi
 from flax_pos.schemes.cope import Cope
@@ -31,6 +32,7 @@ from flax_pos.schemes.pope import Pope
 from flax_pos.schemes.shaw import Shaw
 from flax_pos.schemes.stick_breaking import StickBreaking
 from flax_pos.schemes.transformer_xl import TransformerXL
+from flax_pos.types import Coords
 
 BLOCKS = {"implementation": "blockwise", "block_q": 4, "block_k": 5}
 
@@ -84,6 +86,26 @@ def test_shaw_adds_a_clipped_row_to_the_key():
     close(weights(scheme, c), softmax_rows(score))
     everything = lambda i, j: True
     close(weights(scheme, c, causal=False), softmax_rows(score, seen=everything))
+
+
+@pytest.mark.parametrize("options", [{"implementation": "dense"}, BLOCKS], ids=["dense", "blocks"])
+def test_shaw_adds_a_clipped_row_to_the_value(options):
+    scheme = Shaw(max_distance=3, values=True)
+    c = case(scheme)
+    v = jax.random.normal(jax.random.key(2), c.k.shape)
+    at = Coords(c.index, c.pos)
+    mixed = lambda **how: attend(scheme, c.params, c.q, c.k, v, at, at, **how, **options)
+    params, _, q, k = c.numpy()
+    a, b, values = params["table"], params["values"], np.asarray(v[0], np.float64)
+    row = lambda i, j: int(np.clip(j - i, -3, 3)) + 3
+    score = lambda n, i, j: q[i, n] @ (k[j, kv_head(n)] + a[row(i, j)]) / np.sqrt(8)
+    for causal, seen in ((True, lambda i, j: j <= i), (False, lambda i, j: True)):
+        expected = np.zeros((T, DIMS.heads, DIMS.head_dim))
+        for (n, i, j), w in np.ndenumerate(softmax_rows(score, seen=seen)):
+            expected[i, n] += w * (values[j, kv_head(n)] + b[row(i, j)])
+        close(mixed(causal=causal)[0], expected)
+    with pytest.raises(ValueError, match=r"as wide as keys \(8\) to values, which are 5 wide"):
+        attend(scheme, c.params, c.q, c.k, v[..., :5], at, at, **options)
 
 
 def test_transformer_xl():
