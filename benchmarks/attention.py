@@ -1,5 +1,5 @@
-"""Attention side by side: dense, blockwise, `jax.nn.dot_product_attention` and, where installed,
-tokamax; time and memory of value and gradients to q, k, v, activations and parameters.
+"""Attention side by side: dense, blockwise, `jax.nn.dot_product_attention` and tokamax; time and
+memory of value and gradients to q, k, v, activations and parameters.
 
     python -m benchmarks.attention time    [--length 4096] [--rounds 5] [--schemes none,alibi]
     python -m benchmarks.attention memory  [--lengths 1024,4096,16384,65536] [--schemes ...]
@@ -17,6 +17,7 @@ scheme, and cannot serve schemes with scores of their own.
 
 import argparse
 import functools
+import importlib.util
 import os
 import resource
 import time
@@ -87,17 +88,34 @@ def values(shapes):
     return *jax.tree.unflatten(structure, leaves), order[None]
 
 
-def forms(scheme):
-    """The forms that can serve a scheme here."""
-    names = ["dense", "blockwise"]
-    if "scores" not in scheme.uses and scheme.normalized:
-        names.append("jax.nn")
-        try:
-            import tokamax  # noqa: F401
-        except ImportError:
-            return names
-        names.append("tokamax")
-    return names
+FORMS = ("dense", "blockwise", "jax.nn", "tokamax")
+
+
+def refusal(scheme, form):
+    """Why a form cannot serve a scheme here; None if it can."""
+    if form in ("dense", "blockwise"):
+        return None
+    for hook in ("scores", "mix"):
+        if hook in scheme.uses:
+            return f"the scheme has {hook} of its own"
+    if not scheme.normalized:
+        return "the scheme does without softmax"
+    if form == "tokamax" and importlib.util.find_spec("tokamax") is None:
+        return "not installed (pip install tokamax)"
+    return None
+
+
+def build(scheme, form, length):
+    """The program for this length, or in one line why there is none."""
+    why = refusal(scheme, form)
+    if why is not None:
+        return why
+    try:
+        return program(scheme, form).lower(*arguments(scheme, length)).compile()
+    except Exception as error:  # a library's kernel may say no in its own way
+        if form in ("dense", "blockwise"):
+            raise
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
 def temporaries(compiled):
@@ -108,27 +126,34 @@ def show_time(schemes, options):
     from benchmarks.timing import alternate, table
 
     for scheme in schemes:
-        shapes = arguments(scheme, options.length)
-        given = values(shapes)
-        compiled = {form: program(scheme, form).lower(*shapes).compile() for form in forms(scheme)}
-        calls = {form: functools.partial(run, *given) for form, run in compiled.items()}
+        programs = {form: build(scheme, form, options.length) for form in FORMS}
+        runs = {form: run for form, run in programs.items() if not isinstance(run, str)}
+        given = values(arguments(scheme, options.length))
+        calls = {form: functools.partial(run, *given) for form, run in runs.items()}
         seconds = alternate(calls, rounds=options.rounds, warmup=1)
         print(f"{scheme.name}, T = {options.length}")
         rows = table(seconds, baseline="dense").splitlines()
-        for form, row in zip(compiled, rows, strict=True):
-            print(f"  {row} {temporaries(compiled[form]):10.1f} MiB", flush=True)
+        for run, row in zip(runs.values(), rows, strict=True):
+            print(f"  {row} {temporaries(run):10.1f} MiB")
+        for form in FORMS:
+            if form not in runs:
+                print(f"  {form:9s} {programs[form]}")
+        print(end="", flush=True)
 
 
 def show_memory(schemes, options):
     lengths = [int(n) for n in options.lengths.split(",")]
     print(f"{'MiB of temporaries':34s}" + "".join(f"{'T = ' + str(n):>12s}" for n in lengths))
     for scheme in schemes:
-        for form in forms(scheme):
-            row = [
-                temporaries(program(scheme, form).lower(*arguments(scheme, n)).compile())
-                for n in lengths
+        for form in FORMS:
+            if (why := refusal(scheme, form)) is not None:
+                print(f"{scheme.name:20s} {form:12s}   {why}", flush=True)
+                continue
+            row = [build(scheme, form, n) for n in lengths]
+            cells = [
+                "      failed" if isinstance(c, str) else f"{temporaries(c):12.1f}" for c in row
             ]
-            print(f"{scheme.name:20s} {form:12s} " + "".join(f"{n:12.1f}" for n in row), flush=True)
+            print(f"{scheme.name:20s} {form:12s} " + "".join(cells), flush=True)
 
 
 def show_step(schemes, options):
