@@ -45,11 +45,12 @@ def layer(scheme, params, x, q, k, v, at, **options):
 
 def both_gradients(run, *args):
     """Values and gradients of a scalar made of `run`, dense and blockwise."""
-    results = []
-    for options in ({"implementation": "dense"}, BLOCKS):
-        loss = lambda *args, options=options: jnp.sum(jnp.sin(run(*args, **options)))
-        results.append(jax.jit(jax.value_and_grad(loss, tuple(range(len(args)))))(*args))
-    return results
+    return [gradients(run, args, **options) for options in ({"implementation": "dense"}, BLOCKS)]
+
+
+def gradients(run, args, **options):
+    loss = lambda *args: jnp.sum(jnp.sin(run(*args, **options)))
+    return jax.jit(jax.value_and_grad(loss, tuple(range(len(args)))))(*args)
 
 
 def assert_equal(got, wanted, tolerance=1e-4):
@@ -62,11 +63,12 @@ def assert_equal(got, wanted, tolerance=1e-4):
     )
 
 
-@pytest.mark.parametrize("name", ["t5", "fox", "cope", "stick_breaking"])
+WINDOW, CHUNK = {"window": 4, "softcap": 2.0}, {"chunk": 5, "scale": 0.3}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{"window": 4, "softcap": 2.0}, {"chunk": 5, "scale": 0.3}],
-    ids=["window-softcap", "chunk-scale"],
+    ("name", "options"),
+    [("t5", WINDOW), ("fox", CHUNK), ("cope", WINDOW), ("stick_breaking", CHUNK)],
 )
 def test_gradients_with_options_padding_and_segments(name, options):
     scheme = scheme_of(name)
@@ -100,7 +102,7 @@ def test_gradients_of_traced_settings_alone_and_in_a_vmap():
     dense, blocks = both_gradients(run, jnp.float32(3.0))
     assert float(jnp.abs(dense[1][0])) > 1e-3
     assert_equal(blocks, dense)
-    gradient = jax.grad(lambda m: jnp.sum(jnp.sin(run(m, **BLOCKS))))
+    gradient = jax.jit(jax.grad(lambda m: jnp.sum(jnp.sin(run(m, **BLOCKS)))))
     values = jnp.array([3.0, 5.0])
     assert_equal(jax.jit(jax.vmap(gradient))(values), jnp.stack(list(map(gradient, values))))
 
@@ -137,15 +139,15 @@ def test_gradients_of_real_positions():
 @pytest.mark.parametrize("name", ["fox", "cope"])
 def test_gradients_are_those_of_finite_differences(name):
     scheme, at = scheme_of(name), Coords(index(1), index(1))
-    run = lambda params, *xs: layer(scheme, params, *xs, at, **BLOCKS)
+    run = jax.jit(lambda params, *xs: layer(scheme, params, *xs, at, **BLOCKS))
     check_grads(run, (params_of(scheme), *inputs(1)), 1, ["rev"], atol=2e-2, rtol=2e-2)
 
 
 def test_16_bit_gradients_near_those_of_32_bits():
     scheme, at = scheme_of("fox"), Coords(index(), index())
     run = lambda params, *xs, **how: layer(scheme, params, *xs, at, **how).astype(jnp.float32)
-    _, wide = both_gradients(run, params_of(scheme), *inputs())
-    _, narrow = both_gradients(run, params_of(scheme), *inputs(dtype=jnp.bfloat16))
+    wide = gradients(run, (params_of(scheme), *inputs()), **BLOCKS)
+    narrow = gradients(run, (params_of(scheme), *inputs(dtype=jnp.bfloat16)), **BLOCKS)
     assert [g.dtype for g in narrow[1][1:]] == [jnp.bfloat16] * 4
     assert_equal(narrow, wide, tolerance=0.08)
 
@@ -211,13 +213,13 @@ def test_unseen_blocks_are_not_computed(options):
     segment = jnp.where(jnp.arange(LENGTH) < 8, 1, 2).astype(jnp.int32)[None]
     at = Coords(index(1), index(1), {}, segment)
     blocks = {"implementation": "blockwise", "block_q": 4, "block_k": 4, **options}
-    run = lambda q, v: layer(Scheme(), {}, x, q, k, v, at, **blocks)
+    run = jax.jit(lambda q, v: layer(Scheme(), {}, x, q, k, v, at, **blocks))
     far = v.at[:, 0].set(jnp.nan)  # the first block
     clean = slice(4, 12) if "chunk" in options else slice(8, 12)
     assert np.isfinite(run(q, far)[:, clean]).all()
     late = v.at[:, 4].set(jnp.nan)  # the second block: later than the first rows
     assert np.isfinite(run(q, late)[:, :4]).all()
-    gradient = jax.grad(lambda q: jnp.sum(run(q, late)[:, :4]))(q)
+    gradient = jax.jit(jax.grad(lambda q: jnp.sum(run(q, late)[:, :4])))(q)
     assert np.isfinite(gradient[:, :4]).all()
 
 
