@@ -86,9 +86,10 @@ def attend_blockwise(
     first_carry = jax.checkpoint(first_carry, prevent_cse=False)
     first = jax.lax.map(first_carry, jnp.arange(queries[0].shape[axis] // block_q))
     of_scores, of_mix = jax.eval_shape(example, first)
-    (scores, scores_env), (mix, mix_env) = _hoist(score, *of_scores), _hoist(mix, *of_mix)
-    engine = _Engine(scores, mix, reach, scheme.normalized, block_q, block_k, axis)
-    env = scores_env, mix_env
+    scores, scores_env = _hoist(score, *of_scores)
+    sums, sums_env = _hoist(mix, *of_mix)
+    engine = _Engine(scores, sums, reach, scheme.normalized, block_q, block_k, axis)
+    env = scores_env, sums_env
     out = _differentiable(engine, Operands(env, queries, keys, v, first, sinks))
     return jax.lax.slice_in_dim(out, 0, t, axis=axis)
 
