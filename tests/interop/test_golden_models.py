@@ -35,13 +35,29 @@ def test_logits(name, scan_layers):
     expected = want.get("logits_with_position_ids", want["logits"])
     positions = None
     if name == "llama4_text":
-        # Its query temperature counts padding whatever positions it is given; then so do we.
+        # The reference's query temperature counts slots, padding included, so that a padded row is
+        # not what it is alone; it is here, unless the slots are passed as positions.
         positions = jnp.broadcast_to(jnp.arange(mask.shape[1]), mask.shape)
     forward = jax.jit(lambda model, ids, mask, at: model(ids, mask=mask, positions=at))
     got = np.asarray(forward(model, want["input_ids"], mask, positions))
     seen = np.asarray(mask)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got[seen], expected[seen], atol=TOLERANCE, rtol=0)
+
+
+def test_padding_does_not_count_for_the_query_temperature_of_llama4():
+    model, want = load_pretrained(golden.DIRECTORY / "llama4_text"), golden.io("llama4_text")
+    ids, mask = jnp.asarray(want["input_ids"]), golden.mask_of(want)
+    row = int(np.argmin(mask.sum(-1)))
+    start = int(np.argmax(mask[row]))
+    assert start > 0
+    run = jax.jit(lambda model, ids, mask: model(ids, mask=mask))
+    alone = run(model, ids[row : row + 1, start:], None)[0]
+    got = run(model, ids, mask)[row, start:]
+    np.testing.assert_allclose(got, alone, atol=1e-5)
+    # It matters here: the reference's own numbers are others.
+    expected = want.get("logits_with_position_ids", want["logits"])[row, start:]
+    assert np.abs(np.asarray(alone) - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
