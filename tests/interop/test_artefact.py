@@ -50,10 +50,10 @@ def test_logits_at_symbolic_sizes(artefact):
 
 def test_pieces_of_a_prompt_and_single_tokens(artefact, model):
     ids = jnp.asarray(golden.io("llama_yarn")["long_input_ids"][:, :9])
-    whole = artefact(ids)
-    cache = artefact.empty_cache(2, 12)
-    first, cache = artefact.read(ids[:, :5], cache)
-    second, cache = artefact.read(ids[:, 5:8], cache, 5)
+    cache = artefact.empty_cache(2, 16)  # as many slots as generation takes: fewer programs
+    whole, _ = artefact.read(ids, cache)
+    first, cache = artefact.read(ids[:, :4], cache)
+    second, cache = artefact.read(ids[:, 4:8], cache, 4)
     third, _ = artefact.read(ids[:, 8:], cache, 8)
     pieces = jnp.concatenate([first, second, third], axis=1)
     np.testing.assert_allclose(pieces, whole, atol=1e-5)
@@ -104,6 +104,7 @@ def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_runner_as_a_command(directory, model):
     ids = jnp.array([[5, 3, 9]])
     done = subprocess.run(
