@@ -21,6 +21,7 @@ from flax_pos.lab.config import (
 )
 from flax_pos.lab.errors import UserError, suggest
 from flax_pos.lab.members import parse_scheme
+from flax_pos.lab.scalars import check_tensorboard
 from flax_pos.lab.tasks import get_task
 from flax_pos.nnx import ModelConfig
 from flax_pos.scheme import HOOKS, list_schemes
@@ -44,6 +45,8 @@ class TrainCommand:
     """Folder for the run; default: a new one under runs/."""
     task_name: str | None = None
     """Another task than the config's, with its defaults: text, copy, or one of your own."""
+    tensorboard: bool = False
+    """Also write scalars as TensorBoard events while models train (the extra `tensorboard`)."""
     settings: Annotated[Config, tyro.conf.arg(name="")] = dataclasses.field(default_factory=Config)
 
 
@@ -60,15 +63,18 @@ def train(argv: Sequence[str], prog: str, console: Console) -> Path:
     before.add_argument("--config")
     before.add_argument("--resume", type=Path)
     before.add_argument("--task-name")
+    before.add_argument("--tensorboard", action="store_true")
     before.add_argument("--import", "--imports", dest="imports", nargs="*", default=[])
     try:
         known, others = before.parse_known_args(argv)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if known.tensorboard:
+        check_tensorboard()
     if known.resume is not None and "-h" not in argv and "--help" not in argv:
         if others or known.config or known.task_name or known.imports:
             raise UserError("--resume keeps the settings of the run; give no other option with it")
-        return resume(known.resume, console)
+        return resume(known.resume, console, tensorboard=known.tensorboard)
 
     load_imports(known.imports)
     config = load_config(find_preset(known.config)) if known.config else default_config()
@@ -76,7 +82,7 @@ def train(argv: Sequence[str], prog: str, console: Console) -> Path:
         config = dataclasses.replace(config, task=get_task(known.task_name)())
     command = parse(TrainCommand, argv, prog, TrainCommand(settings=config))
     load_imports(command.settings.imports)
-    return start(command.settings, command.out, console)
+    return start(command.settings, command.out, console, tensorboard=command.tensorboard)
 
 
 def default_config() -> Config:

@@ -96,6 +96,38 @@ def read_corpus(paths: Sequence[Path] = (), tokenizer: Path | None = None) -> Co
     Raises:
       UserError: a missing, empty or binary file (one with NUL bytes or not in UTF-8).
     """
+    documents, sources, skipped = read_documents(paths)
+    text = "\n\n".join(documents)
+    if not text.strip():
+        raise UserError(f"the corpus is empty: no text in {', '.join(sources)}")
+
+    codec = read_tokenizer(tokenizer)
+    ids = pack_ids(codec.encode(text), codec.vocab_size)
+    about = {
+        "source": ", ".join(sources),
+        "documents": len(documents),
+        "bytes": len(text.encode("utf-8")),
+        "tokens": int(ids.size),
+        "tokenizer": "bytes" if tokenizer is None else str(tokenizer),
+        "sha256": hashlib.sha256(text.encode("utf-8")).hexdigest(),
+    }
+    if skipped:
+        about["skipped files"] = skipped
+    return Corpus(ids, codec.vocab_size, codec, about)
+
+
+def read_tokenizer(path: Path | None) -> "ByteTokenizer | FileTokenizer":
+    """The tokenizer of a file; None: bytes."""
+    return ByteTokenizer() if path is None else FileTokenizer(path)
+
+
+def read_documents(paths: Sequence[Path] = ()) -> tuple[list[str], list[str], int]:
+    """The texts of files and folders (of CPython's documentation, if there are none), what they
+    come from, and how many files of the folders were no text.
+
+    Raises:
+      UserError: a missing or binary file.
+    """
     documents, sources = [], []
     skipped = 0
     for path in paths:
@@ -118,23 +150,7 @@ def read_corpus(paths: Sequence[Path] = (), tokenizer: Path | None = None) -> Co
     if not paths:
         documents = _python_documentation()
         sources = ["CPython's documentation (pydoc_data.topics)"]
-    text = "\n\n".join(documents)
-    if not text.strip():
-        raise UserError(f"the corpus is empty: no text in {', '.join(sources)}")
-
-    codec = ByteTokenizer() if tokenizer is None else FileTokenizer(tokenizer)
-    ids = pack_ids(codec.encode(text), codec.vocab_size)
-    about = {
-        "source": ", ".join(sources),
-        "documents": len(documents),
-        "bytes": len(text.encode("utf-8")),
-        "tokens": int(ids.size),
-        "tokenizer": "bytes" if tokenizer is None else str(tokenizer),
-        "sha256": hashlib.sha256(text.encode("utf-8")).hexdigest(),
-    }
-    if skipped:
-        about["skipped files"] = skipped
-    return Corpus(ids, codec.vocab_size, codec, about)
+    return documents, sources, skipped
 
 
 def _python_documentation() -> list[str]:

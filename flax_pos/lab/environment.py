@@ -1,5 +1,6 @@
 """What a run ran on."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -38,6 +39,7 @@ def describe() -> dict[str, Any]:
     """Versions, devices and source revision, as plain data."""
     import jax
 
+    source = Path(__file__).parents[2]
     versions = {}
     for package in PACKAGES:
         try:
@@ -55,7 +57,21 @@ def describe() -> dict[str, Any]:
         "device_kind": jax.devices()[0].device_kind,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "git": _git(),
+        "git": _git(source) if (source / ".git").exists() else None,
+        "checkout": _git(Path.cwd()),
+    }
+
+
+@functools.cache
+def made_with() -> dict[str, Any]:
+    """What every result says of its making: versions, revisions and device."""
+    found = describe()
+    return {
+        "flax-pos": found["packages"]["flax-pos"],
+        "jax": found["packages"]["jax"],
+        "device": found["device_kind"],
+        "git": found["git"],
+        "checkout": found["checkout"],
     }
 
 
@@ -69,17 +85,15 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _git() -> dict[str, Any] | None:
-    """Revision of the source tree that the package is imported from; None if it is in none."""
-    root = Path(__file__).parents[2]
+def _git(root: Path) -> dict[str, Any] | None:
+    """Revision of the checkout that a folder lies in, and whether files differ from it; None if
+    it lies in none."""
 
     def git(*args: str) -> str:
         return subprocess.run(
             ["git", "-C", str(root), *args], capture_output=True, text=True, check=True, timeout=10
         ).stdout.strip()
 
-    if not (root / ".git").exists():
-        return None
     try:
         return {"sha": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):

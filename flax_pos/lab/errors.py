@@ -1,7 +1,15 @@
 """What goes wrong because of what the user gave, told in one line."""
 
+import contextlib
 import difflib
+import errno
+import importlib
+import os
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UserError(ValueError):
@@ -16,3 +24,34 @@ def suggest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """A module of a package that comes with an extra only.
+
+    Raises:
+      UserError: it is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UserError(
+            f"{what} needs the package {package}; install the extra: flax-pos[{extra}]"
+        ) from None
+
+
+@contextlib.contextmanager
+def full_disk_is_one_line(folder: Path):
+    """Turns "no space left", from whatever library writes, into a message that says how to go on.
+    What was finished before is whole: lines and checkpoints count once they are written."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number not in FULL and os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(
+            f"no space left on the disk of {str(folder)!r}; make some and go on with --resume "
+            f"{folder}: everything finished is kept"
+        ) from None

@@ -1,10 +1,7 @@
 """What the table says, in words that claim no more than it does."""
 
 from flax_pos.lab.results import Row, Run
-from flax_pos.lab.statistics import Summary
-
-FEW = 5
-"""Below this many seeds the reader is told that order and intervals may not hold up."""
+from flax_pos.lab.statistics import FEWEST, span
 
 
 def findings(run: Run) -> list[str]:
@@ -16,31 +13,26 @@ def findings(run: Run) -> list[str]:
 
 def _inside(run: Run):
     column = run.config.task.columns[0]
-    scored = [(row.label, row.summary(column)) for row in run.rows]
-    known = [(label, s) for label, s in scored if s is not None]
+    known = []
+    for row in run.rows:
+        scores, value = row.scores(column), row.estimate(column)
+        if scores is not None and value is not None:
+            known.append((value.value, row.label, span(scores)))
     if len(known) < 2:
         return
-    sign = 1 if column.better == "low" else -1
-    known.sort(key=lambda item: sign * item[1].mean)
-    (label, first), others = known[0], known[1:]
+    known.sort(reverse=column.better == "high")
+    (value, label, own), others = known[0], known[1:]
     where = f"{column.group[:1].upper()}{column.group[1:]}, {column.title}"
-    if any(s.too_few for _, s in known):
-        yield f"{where}: {label} has the best mean ({first.mean:.3f}); too few seeds to say more."
-        return
-    same = [other for other, s in others if _overlap(first, s)]
+    few = run.config.train.models < FEWEST
+    span_of = "the range of its seeds" if few else "its interval"
+    same = [other for _, other, theirs in others if own[0] <= theirs[1] and theirs[0] <= own[1]]
     if not same:
-        yield f"{where}: {label} is best ({first.mean:.3f}), its interval apart from all others."
+        yield f"{where}: {label} is best ({value:.3f}), {span_of} apart from all others."
     else:
         yield (
-            f"{where}: {label} has the best mean ({first.mean:.3f}), but its interval overlaps "
-            f"that of {_join(same)}: they are not told apart here."
+            f"{where}: {label} is best ({value:.3f}), but {span_of} overlaps that of "
+            f"{_join(same)}: they are not told apart here."
         )
-
-
-def _overlap(a: Summary, b: Summary) -> bool:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return True
-    return a.low <= b.high and b.low <= a.high
 
 
 def _carry(run: Run):
@@ -78,9 +70,9 @@ def _cautions(run: Run):
             f"All schemes trained with one learning rate ({config.optimizer.learning_rate:g}) for "
             f"{config.train.steps} updates: one that trains more slowly is behind for that alone."
         )
-    if config.train.models < FEW:
+    if config.train.models < FEWEST:
         few = "1 seed is" if config.train.models == 1 else f"{config.train.models} seeds are"
-        yield f"{few} few: treat close means as ties."
+        yield f"{few} too few for an interval: treat what is close as a tie."
 
 
 def _join(names: list[str]) -> str:

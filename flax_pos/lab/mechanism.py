@@ -187,10 +187,10 @@ def reach_of(cumulative: np.ndarray | jax.Array, share: float = 0.99) -> int:
 class ShiftChange(NamedTuple):
     """What changes when all positions shift by the same amount."""
 
-    loss: float
-    """Mean loss after minus before, in nats."""
-    largest: float
-    """Largest absolute change of any log probability."""
+    loss: jax.Array
+    """Scalar: mean loss after minus before, in nats."""
+    largest: jax.Array
+    """Scalar: largest absolute change of any log probability."""
 
 
 def shift_change(
@@ -212,7 +212,7 @@ def shift_change(
         for s in (0, shift)
     ]
     before, after = (jnp.take_along_axis(log, labels[..., None], -1).mean() for log in logs)
-    return ShiftChange(float(before - after), float(jnp.abs(logs[1] - logs[0]).max()))
+    return ShiftChange(before - after, jnp.abs(logs[1] - logs[0]).max())
 
 
 # Bands of RoPE ---------------------------------------------------------------------------------

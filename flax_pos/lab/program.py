@@ -111,6 +111,8 @@ class Program:
         self.log_every = log_every
         self.skip_nonfinite = skip_nonfinite
         self.placement = placement
+        self.loaded = loaded
+        self.data_seeds = np.asarray(members["data_seed"])
         self.members = placement.put(members)
         self.data = placement.put_shared(loaded.data)
         self._update = make_optimizer(optimizer)
@@ -134,6 +136,7 @@ class Program:
         with all of them right."""
         logits = self.model.with_params(params)(
             batch.ids,
+            segments=batch.segments,
             key=key,
             scheme=with_settings(self.model.scheme, member["settings"]),
             length=batch.ids.shape[-1],
@@ -163,13 +166,14 @@ class Program:
         skipped = state.skipped + jnp.where(finite, 0, 1).astype(jnp.int32)
         return State(state.step + 1, params, optimizer, skipped), Log(loss, exact, norm, rate)
 
-    def advance_one(self, state: State, member: Members, shared) -> tuple[State, Log]:
-        """`shared["count"]` updates, at most `log_every`."""
+    def advance_one(self, state: State, member: Members, fed, shared) -> tuple[State, Log]:
+        """`shared["count"]` updates, at most `log_every`; update i reads row i of what was fed."""
         empty = Log(*(jnp.zeros(self.log_every, jnp.float32) for _ in Log._fields))
 
         def body(i, carry):
             state, logs = carry
-            state, log = self.update_one(state, member, shared["data"])
+            own = {name: array[i] for name, array in fed.items()}
+            state, log = self.update_one(state, member, shared["data"] | own)
             return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), logs, log)
 
         return jax.lax.fori_loop(0, shared["count"], body, (state, empty))
@@ -206,11 +210,38 @@ class Program:
     def compile(self, state: State) -> None:
         """Compiles `advance` ahead of its first use."""
         run = self.placement.over_members(
-            lambda both, shared: self.advance_one(both[0], both[1], shared)
+            lambda own, shared: self.advance_one(own[0], own[1], own[2], shared)
         )
-        step = jax.jit(lambda s, members, shared: run((s, members), shared), donate_argnums=0)
+        step = jax.jit(
+            lambda state, members, fed, shared: run((state, members, fed), shared),
+            donate_argnums=0,
+        )
         shared = {"data": self.data, "count": self._count(1)}
-        self._advance = step.lower(state, self.members, shared).compile()
+        self._advance = step.lower(state, self.members, self._fed(state, 1), shared).compile()
+
+    def _fed(self, state: State, count: int) -> dict[str, jax.Array]:
+        """What the task feeds for the next updates, one row for each model, always of `log_every`
+        updates; models of the same data seed share it on the host."""
+        if self.loaded.host is None:
+            return {}
+        first = int(np.asarray(state.step)[0])
+        seeds = [int(s) for s in self.data_seeds]
+        feed = lambda seed: self.task.feed(self.loaded, seed, first, count, self.batch_size)
+        by_seed = {seed: feed(seed) for seed in set(seeds)}
+        filled = lambda a: np.concatenate([a, np.repeat(a[-1:], self.log_every - len(a), axis=0)])
+        names = by_seed[seeds[0]]
+        return self.placement.put(
+            {name: np.stack([filled(by_seed[seed][name]) for seed in seeds]) for name in names}
+        )
+
+    def memory_bytes(self) -> int | None:
+        """The most that the compiled training program holds on a device, all its models there
+        included; None where the backend does not say."""
+        found = None if self._advance is None else self._advance.memory_analysis()
+        if found is None:
+            return None
+        held = found.argument_size_in_bytes + found.output_size_in_bytes
+        return held - found.alias_size_in_bytes + found.temp_size_in_bytes
 
     def _count(self, count: int) -> jax.Array:
         return self.placement.put_shared(np.int32(count))
@@ -221,7 +252,7 @@ class Program:
             self.compile(state)
         assert self._advance is not None
         shared = {"data": self.data, "count": self._count(count)}
-        state, log = self._advance(state, self.members, shared)
+        state, log = self._advance(state, self.members, self._fed(state, count), shared)
         return state, jax.tree.map(lambda a: a[:, :count], self.placement.take(log))
 
     def score(

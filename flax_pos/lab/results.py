@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import statistics
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flax_pos.lab.config import Config, load_config
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.records import Records
-from flax_pos.lab.statistics import Summary, summarise
+from flax_pos.lab.statistics import Estimate, estimate
 from flax_pos.lab.tasks import Column, Reach
 
 CONFIG = "config.toml"
@@ -19,8 +22,37 @@ TAIL = 0.1
 """Share of the steps, at the end, over which the training loss is averaged."""
 
 
+class Scored:
+    """What a row of a run and one of a grid have in common."""
+
+    label: str
+    part: dict[str, Any]
+    """What the seeds scored: `seeds`, `scalars`, `curves`, `reach`."""
+
+    def scores(self, column: Column | str) -> list[float] | None:
+        """A column by seed; None where the scheme is undefined."""
+        values = self.part["scalars"][column if isinstance(column, str) else column.key]
+        return None if any(v is None for v in values) else [float(v) for v in values]
+
+    def estimate(self, column: Column | str) -> Estimate | None:
+        """Interquartile mean over seeds; None where undefined or not finite."""
+        return estimate_of(self.scores(column))
+
+    @property
+    def reach(self) -> Reach:
+        """The median over seeds (the lower one of an even number)."""
+        seeds = sorted(Reach(int(r["length"]), bool(r["open"])) for r in self.part["reach"])
+        return seeds[(len(seeds) - 1) // 2]
+
+
+def estimate_of(scores: list[float] | None) -> Estimate | None:
+    """Interquartile mean of the scores by seed; None where there are none or one is not finite."""
+    known = scores is not None and bool(np.isfinite(scores).all())
+    return estimate([scores]) if known and scores else None
+
+
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(Scored):
     """One scheme at one point of a sweep, over its seeds."""
 
     label: str
@@ -34,20 +66,11 @@ class Row:
     """For each seed the mean training loss between log lines."""
 
     @property
-    def train_loss(self) -> Summary | None:
+    def train_loss(self) -> list[float]:
+        """By seed the mean loss at the end of training."""
         last = self.steps[-1] if self.steps else 0
         tail = [i for i, s in enumerate(self.steps) if s > last * (1 - TAIL)]
-        return summarise([sum(seed[i] for i in tail) / len(tail) for seed in self.losses])
-
-    def summary(self, column: Column) -> Summary | None:
-        """A column over seeds; None where the scheme is undefined."""
-        return summarise(self.part["scalars"][column.key], column.spread)
-
-    @property
-    def reach(self) -> Reach:
-        """The median over seeds (the lower one of an even number)."""
-        seeds = sorted(Reach(int(r["length"]), bool(r["open"])) for r in self.part["reach"])
-        return seeds[(len(seeds) - 1) // 2]
+        return [sum(seed[i] for i in tail) / len(tail) for seed in self.losses]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +144,7 @@ def summary_json(run: Run) -> dict[str, Any]:
     for row in run.rows:
         columns = {}
         for column in task.columns:
-            found = row.summary(column)
+            found = row.scores(column)
             columns[column.key] = "undefined" if found is None else _summary(found)
         rows[row.label] = {
             "scheme": row.result["settings"],
@@ -129,7 +152,7 @@ def summary_json(run: Run) -> dict[str, Any]:
             "positional_parameters": row.result["positional_parameters"],
             "point": row.part["point"],
             "seeds": row.part["seeds"],
-            "train_loss": _summary(row.train_loss) if row.train_loss else None,
+            "train_loss": _summary(row.train_loss),
             "measures": columns,
             "curves": row.part["curves"],
             "reach": row.part["reach"],
@@ -147,13 +170,13 @@ def summary_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
-    n = len(summary.values)
-    spread = sum((v - summary.mean) ** 2 for v in summary.values)
+def _summary(scores: list[float]) -> dict[str, Any]:
+    found = estimate_of(scores)
+    few = found is not None and found.too_few
     return {
-        "mean": summary.mean,
-        "std": (spread / (n - 1)) ** 0.5 if n > 1 else None,
-        "interval": "too few seeds" if summary.too_few else [summary.low, summary.high],
-        "interval_method": summary.method,
-        "values": list(summary.values),
+        "iqm": None if found is None else found.value,
+        "interval": "too few seeds" if few else None if found is None else list(found[1:]),
+        "mean": statistics.fmean(scores),
+        "std": statistics.stdev(scores) if len(scores) > 1 else None,
+        "values": scores,
     }

@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import signal
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +15,16 @@ from rich.console import Console
 from flax_pos.lab import tomlio
 from flax_pos.lab.checkpoint import Checkpoints
 from flax_pos.lab.config import Config, absolute
-from flax_pos.lab.environment import cpu_cores, describe
-from flax_pos.lab.errors import UserError, suggest
+from flax_pos.lab.environment import cpu_cores, describe, made_with
+from flax_pos.lab.errors import UserError, full_disk_is_one_line, suggest
 from flax_pos.lab.members import Entry, make_entries, make_members
 from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
 from flax_pos.lab.program import Model, Program, State, blank_state
 from flax_pos.lab.progress import RunProgress, duration
 from flax_pos.lab.records import Records, write_atomic
 from flax_pos.lab.results import CONFIG, ENVIRONMENT, METRICS, read_run
+from flax_pos.lab.scalars import Scalars, model_names
+from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.tasks import Evaluation, Loaded
 from flax_pos.nnx import CausalLM, ModelConfig
 from flax_pos.scheme import to_dict
@@ -83,8 +84,11 @@ def try_out(plan: Plan, entry: Entry) -> None:
         raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
 
 
-def start(config: Config, folder: Path | None, console: Console) -> Path:
-    """Runs a config in a new run folder (None: one under `runs/`), which it returns."""
+def start(
+    config: Config, folder: Path | None, console: Console, *, tensorboard: bool = False
+) -> Path:
+    """Runs a config in a new run folder (None: one under `runs/`), which it returns; with
+    `tensorboard` its scalars are also written as events, under `tensorboard/`."""
     plan = make_plan(config)
     config = absolute(config)
     plan = plan._replace(config=config)
@@ -98,16 +102,16 @@ def start(config: Config, folder: Path | None, console: Console) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / CONFIG, tomlio.dumps(config))
-    return _execute(plan, folder, console)
+    return _execute(plan, folder, console, tensorboard)
 
 
-def resume(folder: Path, console: Console) -> Path:
+def resume(folder: Path, console: Console, *, tensorboard: bool = False) -> Path:
     """Goes on with a run that was stopped. Nothing that is finished is done again."""
     plan = make_plan(read_run(folder).config)
-    return _execute(plan, folder, console)
+    return _execute(plan, folder, console, tensorboard)
 
 
-def _execute(plan: Plan, folder: Path, console: Console) -> Path:
+def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> Path:
     from flax_pos.lab.report import write_outputs
 
     records = Records(folder / METRICS)
@@ -132,15 +136,17 @@ def _execute(plan: Plan, folder: Path, console: Console) -> Path:
     )
     began = time.monotonic()
     total = train.steps * len(plan.entries)
-    with StopSignal() as stop, RunProgress(console, total) as progress:
-        inner = train.placement
-        for entry in plan.entries:
-            if entry.label in finished:
-                progress.done += train.steps
-                continue
-            scheme_run = SchemeRun(plan, entry, folder, records, progress, stop)
-            inner = scheme_run.run(inner)
-    write_outputs(read_run(folder), console)
+    with full_disk_is_one_line(folder):
+        with StopSignal() as stop, RunProgress(console, total) as progress:
+            inner = train.placement
+            for entry in plan.entries:
+                if entry.label in finished:
+                    progress.done += train.steps
+                    continue
+                board = folder / "tensorboard" if tensorboard else None
+                scheme_run = SchemeRun(plan, entry, folder, records, progress, stop, board)
+                inner = scheme_run.run(inner)
+        write_outputs(read_run(folder), console)
     console.print(
         f"done in {duration(time.monotonic() - began)}; report: {folder / 'report.html'}",
         highlight=False,
@@ -152,7 +158,16 @@ def _execute(plan: Plan, folder: Path, console: Console) -> Path:
 class SchemeRun:
     """Training and scoring of one scheme, from wherever an earlier try left it."""
 
-    def __init__(self, plan: Plan, entry: Entry, folder: Path, records, progress, stop):
+    def __init__(
+        self,
+        plan: Plan,
+        entry: Entry,
+        folder: Path,
+        records: Records,
+        progress: RunProgress,
+        stop: StopSignal,
+        board: Path | None = None,
+    ):
         self.plan = plan
         self.entry = entry
         self.folder = folder
@@ -161,6 +176,8 @@ class SchemeRun:
         self.stop = stop
         self.checkpoints = self.checkpoints_of(folder, entry)
         self.members = make_members(plan.config, entry)
+        names = model_names(entry, list(plan.config.train.runs))
+        self.scalars = None if board is None else Scalars(board, names)
 
     @staticmethod
     def checkpoints_of(folder: Path, entry: Entry) -> Checkpoints:
@@ -194,7 +211,7 @@ class SchemeRun:
         clock = time.monotonic()
         program.compile(state)
         compile_seconds = time.monotonic() - clock
-        self.records.append("start", scheme=entry.label, step=step, compile_seconds=compile_seconds)
+        self._record("start", step=step, compile_seconds=compile_seconds)
         self.progress.done += step
         state, step = self._train(program, state, step)
 
@@ -203,9 +220,8 @@ class SchemeRun:
         scores = program.score(state.params, self.plan.evaluation)
         score_seconds = time.monotonic() - clock
         final = program.take(state)
-        self.records.append(
+        self._record(
             "result",
-            scheme=entry.label,
             settings=to_dict(entry.scheme),
             uses=sorted(entry.scheme.uses),
             **_count_parameters(final.params),
@@ -216,9 +232,16 @@ class SchemeRun:
             devices=program.placement.mesh.size,
             compile_seconds=compile_seconds,
             score_seconds=score_seconds,
+            memory_bytes=program.memory_bytes(),
+            made_with=made_with(),
             **self._throughput(compile_seconds + score_seconds),
         )
         return inner
+
+    def _record(self, event: str, **fields: Any) -> None:
+        self.records.append(event, scheme=self.entry.label, **fields)
+        if self.scalars is not None:
+            self.scalars(event, fields)
 
     def _restore(self, program: Program) -> tuple[State, int]:
         for leftover in self.checkpoints.incomplete():
@@ -239,9 +262,8 @@ class SchemeRun:
             state, log = program.advance(state, count)
             seconds = time.monotonic() - clock
             step += count
-            self.records.append(
+            self._record(
                 "train",
-                scheme=self.entry.label,
                 step=step,
                 loss=log.loss.mean(axis=1),
                 accuracy=log.accuracy.mean(axis=1),
@@ -358,30 +380,3 @@ def load_model(folder: Path, label: str, seed: int | str | None = None) -> tuple
     return model.with_params(
         {name: jax.numpy.asarray(a[row]) for name, a in params.items()}
     ), loaded
-
-
-class StopSignal:
-    """Turns the first Ctrl-C (or a polite kill) into a request; the second stops at once."""
-
-    def __init__(self):
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def _ask(self, number, frame) -> None:
-        self.asked = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __enter__(self) -> "StopSignal":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._before[number] = signal.signal(number, self._ask)
-            except ValueError:  # not in the main thread: whoever called us handles signals
-                break
-        return self
-
-    def __exit__(self, *exc) -> None:
-        self._restore()

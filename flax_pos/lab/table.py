@@ -1,5 +1,6 @@
 """The final table, made once: for the terminal, Markdown and the report."""
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -8,8 +9,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from flax_pos.lab.progress import rate
-from flax_pos.lab.results import TAIL, Row, Run
-from flax_pos.lab.statistics import ENOUGH, Summary
+from flax_pos.lab.results import TAIL, Row, Run, estimate_of
+from flax_pos.lab.statistics import span, span_name
 from flax_pos.lab.tasks import Column, Reach
 
 UNDEFINED = "undefined"
@@ -22,7 +23,7 @@ class Cell(NamedTuple):
     text: str
     small: str = ""
     best: bool = False
-    """Best mean of its column."""
+    """Best of its column."""
 
 
 class Header(NamedTuple):
@@ -57,8 +58,10 @@ def make_table(run: Run) -> Table:
         title="loss",
         help=f"Training loss in nats, mean over the last {TAIL:.0%} of the updates",
     )
-    measured = [(training, [r.train_loss for r in run.rows])]
-    measured += [(c, [r.summary(c) for r in run.rows]) for c in task.columns]
+    measured: list[tuple[Column, list[list[float] | None]]] = [
+        (training, [r.train_loss for r in run.rows])
+    ]
+    measured += [(c, [r.scores(c) for r in run.rows]) for c in task.columns]
     reach_help = (
         f"How far past the training length ({task.reach_at_training} {task.unit}) the scheme "
         "carries: the largest tested length up to which it holds, median over seeds; ≥ where it "
@@ -72,8 +75,9 @@ def make_table(run: Run) -> Table:
         Header(COST, "positional", "Those of the position scheme"),
         Header(COST, "tokens/s", "Training throughput of all models of the scheme together"),
         Header(COST, "compile s", "Seconds to compile the training program"),
+        Header(COST, "memory", "Largest use of a device by the compiled training program"),
     ]
-    columns = [_summaries(c, found) for c, found in measured]
+    columns = [column_cells(c, found) for c, found in measured]
     rows = []
     for i, row in enumerate(run.rows):
         result = row.result
@@ -86,29 +90,40 @@ def make_table(run: Run) -> Table:
                 Cell(f"{result['positional_parameters']:,}"),
                 Cell(rate(result["tokens_per_second"])),
                 Cell(f"{result['compile_seconds']:.1f}"),
+                Cell(megabytes(result.get("memory_bytes"))),
             )
         )
     return Table(tuple(headers), tuple(rows), tuple(_notes(run, measured)))
 
 
-def _summaries(column: Column, found: list[Summary | None]) -> list[Cell]:
-    means = [s.mean for s in found if s is not None]
-    best = None
-    if len(means) > 1 and min(means) < max(means):
-        best = min(means) if column.better == "low" else max(means)
-    return [_summary(column, summary, best) for summary in found]
+def megabytes(count: float | None) -> str:
+    """Bytes for people; `–` where they were not measured."""
+    return "–" if count is None else f"{count / 1e6:,.0f} MB"
 
 
-def _summary(column: Column, summary: Summary | None, best: float | None) -> Cell:
-    if summary is None:
-        return Cell(UNDEFINED)
-    small = ""
-    if summary.low is not None and summary.high is not None:
-        if summary.method == "t95":
-            small = f"±{(summary.high - summary.low) / 2:.{column.digits}f}"
-        else:
-            small = f"{summary.low:.2f}–{summary.high:.2f}"
-    return Cell(f"{summary.mean:.{column.digits}f}", small, best=summary.mean == best)
+def column_cells(
+    column: Column, found: Sequence[list[float] | None], ranked: Sequence[bool] | None = None
+) -> list[Cell]:
+    """One column of a table.
+
+    Args:
+      found: the scores of each row by seed; None where the scheme is undefined.
+      ranked: the rows among which there is a best one; None: all.
+    """
+    values = [estimate_of(scores) for scores in found]
+    able = [True] * len(found) if ranked is None else ranked
+    best = {e.value for e, rank in zip(values, able, strict=True) if e is not None and rank}
+    first = None if len(best) < 2 else min(best) if column.better == "low" else max(best)
+    cells = []
+    for scores, value, rank in zip(found, values, able, strict=True):
+        if scores is None or value is None:
+            cells.append(Cell(UNDEFINED if scores is None else "not finite"))
+            continue
+        low, high = span(scores)
+        small = f"{low:.{column.digits}f}–{high:.{column.digits}f}" if len(scores) > 1 else ""
+        text = f"{value.value:.{column.digits}f}"
+        cells.append(Cell(text, small, best=rank and value.value == first))
+    return cells
 
 
 def reach_cell(row: Row, reach: Reach, trained: int, unit: str) -> Cell:
@@ -119,17 +134,9 @@ def reach_cell(row: Row, reach: Reach, trained: int, unit: str) -> Cell:
     return Cell(times, f"{reach.length} {unit}")
 
 
-def _notes(run: Run, measured: list[tuple[Column, list[Summary | None]]]):
-    seeds = run.config.train.models
-    if seeds < ENOUGH:
-        yield f"{seeds} seed{'s' if seeds > 1 else ''}: too few for an interval"
-    else:
-        ranges = any(c.spread == "range" for c, _ in measured)
-        yield (
-            f"{seeds} seeds; ± is the 95 % interval of the mean over them (Student's t)"
-            + ("; a–b is the smallest and the largest of them" if ranges else "")
-        )
-    if any(s is None for _, found in measured for s in found):
+def _notes(run: Run, measured: list[tuple[Column, list[list[float] | None]]]):
+    yield span_name(run.config.train.models)
+    if any(scores is None for _, found in measured for scores in found):
         yield "undefined: longer than the scheme has positions for"
     for row in run.rows:
         if skipped := sum(row.part["skipped"]):

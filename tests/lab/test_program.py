@@ -6,6 +6,7 @@ import pytest
 from flax_pos.lab.members import make_entries, make_members, parse_scheme
 from flax_pos.lab.optimizer import OptimizerConfig, decay_mask, make_optimizer, schedule
 from flax_pos.lab.program import Model
+from flax_pos.lab.tasks.documents import Documents
 from flax_pos.nnx import ModelConfig
 
 
@@ -271,3 +272,27 @@ def test_B106_what_has_no_gradient_and_does_not_decay_does_not_move(untied):
             np.testing.assert_allclose(value, untied[name] * (1 - 0.1 * 0.5) ** 5, rtol=1e-5)
         else:
             np.testing.assert_array_equal(value, untied[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_models_fed_from_the_host_do_not_depend_on_where_they_stop(
+    build_program, change, tiny, tmp_path
+):
+    pytest.importorskip("grain")
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_text(f"{number} quick brown foxes " * (number + 1))
+    task = Documents(
+        paths=(tmp_path,), store=tmp_path / "store", length=8, multiples=(1, 2), windows=3
+    )
+    config = change(tiny, task=task, train={"log_every": 4})
+    ends = []
+    for pieces in ((4,), (1, 3), (2, 1, 1)):
+        program = build_program(config)
+        state = program.init()
+        for count in pieces:
+            state, log = program.advance(state, count)
+            assert log.loss.shape[1] == count
+        ends.append(program.take(state).params)
+    for other in ends[1:]:
+        jax.tree.map(np.testing.assert_array_equal, ends[0], other)
+    assert any((a[0] != a[1]).any() for a in ends[0].values())  # seeds see other data

@@ -1,6 +1,7 @@
 """Whole runs, small: what ends up in the folder, and that stopping changes nothing."""
 
 import dataclasses
+import errno
 import io
 import json
 import re
@@ -18,10 +19,13 @@ from rich.console import Console
 from flax_pos.lab import tomlio
 from flax_pos.lab.config import load_config
 from flax_pos.lab.errors import UserError
+from flax_pos.lab.findings import findings
+from flax_pos.lab.grid.compare import compare_folders
+from flax_pos.lab.grid.compare import to_markdown as to_markdown_of_differences
 from flax_pos.lab.records import Records
 from flax_pos.lab.report import write_outputs
 from flax_pos.lab.results import read_run
-from flax_pos.lab.run import load_model, resume, start
+from flax_pos.lab.run import SchemeRun, load_model, resume, start
 from flax_pos.lab.table import make_table, print_table, to_markdown
 
 SCHEMES = ("none", "learned")
@@ -69,7 +73,8 @@ def test_the_table(finished):
     assert none[0].text == "none"
     at = titles.index(("loss, all tokens", "2×"))
     assert re.fullmatch(r"\d\.\d{3}", none[at].text)
-    assert none[at].small.startswith("±")
+    low, high = map(float, none[at].small.split("–"))
+    assert low <= float(none[at].text) <= high
     assert learned[at] == ("undefined", "", False)
     assert learned[titles.index(("carries to", "reach"))].text == "1×"
     assert none[titles.index(("cost", "positional"))].text == "0"
@@ -83,21 +88,39 @@ def test_the_table(finished):
         assert out.getvalue().count("learned") == 3
 
 
-def test_too_few_seeds_are_said_to_be_too_few(finished):
-    run = read_run(finished[0])
-    few = dataclasses.replace(
-        run,
-        config=dataclasses.replace(
-            run.config, train=dataclasses.replace(run.config.train, seeds=2)
-        ),
-    )
-    for event in few.finished.values():
+def with_seeds(run, scores: list[float]):
+    """The run as if its seeds had scored this in every column."""
+    train = dataclasses.replace(run.config.train, seeds=len(scores))
+    made = dataclasses.replace(run, config=dataclasses.replace(run.config, train=train))
+    for event in made.events:
+        if event["event"] == "train":
+            event["loss"] = [1.0] * len(scores)
+    for event in made.finished.values():
         for part in event["rows"]:
-            part["scalars"] = {k: v[:2] for k, v in part["scalars"].items()}
-            part["reach"] = part["reach"][:2]
-    table = make_table(few)
-    assert "2 seeds: too few for an interval" in table.notes
-    assert not any(cell.small.startswith("±") for row in table.rows for cell in row)
+            part["scalars"] = {k: scores for k, v in part["scalars"].items() if None not in v}
+            part["reach"] = part["reach"][:1] * len(scores)
+    return made
+
+
+def test_too_few_seeds_are_said_to_be_too_few(finished):
+    """Up to four: every seed and their range; from five on an interval."""
+    for count in range(1, 8):
+        scores = [float(i) for i in range(count)]
+        run = with_seeds(read_run(finished[0]), scores)
+        run.finished.pop("learned")
+        table = make_table(run)
+        titles = [(h.group, h.title) for h in table.headers]
+        cell = table.rows[0][titles.index(("loss, all tokens", "2×"))]
+        few = any("too few for an interval" in note for note in table.notes)
+        assert few == any("too few for an interval" in line for line in findings(run))
+        assert few == (count < 5)
+        if count == 1:
+            assert cell.small == ""
+        elif count < 5:
+            assert cell.small == f"0.000–{count - 1:.3f}"
+        else:
+            low, high = map(float, cell.small.split("–"))
+            assert 0 < low < high < count - 1
 
 
 def test_the_summary_holds_seeds_spread_and_method(finished):
@@ -108,7 +131,8 @@ def test_the_summary_holds_seeds_spread_and_method(finished):
     measure = summary["rows"]["none"]["measures"]["loss@16"]
     assert measure["mean"] == pytest.approx(np.mean(measure["values"]))
     assert measure["std"] == pytest.approx(np.std(measure["values"], ddof=1))
-    assert measure["interval"][0] < measure["mean"] < measure["interval"][1]
+    assert measure["interval"] == "too few seeds"
+    assert measure["iqm"] == pytest.approx(np.mean(measure["values"]))  # three: none is left out
     assert "16 tokens" in summary["method"]["loss@16"]
     assert summary["rows"]["learned"]["measures"]["loss@16"] == "undefined"
     assert summary["rows"]["none"]["scheme"] == {"name": "none"}
@@ -179,6 +203,39 @@ def test_nothing_finished_is_done_again(finished):
     before = (folder / "metrics.jsonl").read_bytes()
     resume(folder, Console(file=io.StringIO()))
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_two_runs_are_compared_row_by_row(finished):
+    """Against itself: every column that is defined, the same numbers, seed by seed no change."""
+    folder, config, _ = finished
+    found = compare_folders(folder, folder)
+    assert {d.row for d in found} == set(SCHEMES)
+    assert len([d for d in found if d.row == "none"]) == len(config.task.columns)
+    for d in found:
+        assert d.first == d.second
+        assert d.first.too_few
+        assert d.change.value == 0
+    text = to_markdown_of_differences(found)
+    assert "(too few)" in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        ValueError("RESOURCE_EXHAUSTED: writing file: No space left on device"),
+    ],
+)
+def test_a_full_disk_is_one_line(tiny, tmp_path, monkeypatch, error):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(SchemeRun, "run", full)
+    with pytest.raises(UserError, match=r"no space left on the disk of .*--resume") as told:
+        start(tiny, tmp_path / "run", Console(file=io.StringIO()))
+    assert "\n" not in str(told.value)
+    assert load_config(tmp_path / "run" / "config.toml")
 
 
 def test_a_folder_with_a_run_is_not_written_over(finished):

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.config import GridConfig
-from flax_pos.lab.inference import FEWEST
 from flax_pos.lab.members import make_members
 from flax_pos.lab.placement import place
 from flax_pos.lab.program import Model, Program
 from flax_pos.lab.progress import duration
+from flax_pos.lab.statistics import FEWEST
 
 if TYPE_CHECKING:
     from flax_pos.lab.grid.execute import Prepared

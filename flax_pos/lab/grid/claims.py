@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from flax_pos.lab.grid.results import GridRun, Row
-from flax_pos.lab.inference import Estimate, estimate, probability_of_improvement
+from flax_pos.lab.statistics import Estimate, estimate, probability_of_improvement
 
 Verdict = Literal["reproduced", "not reproduced", "undecided", "not testable here"]
 

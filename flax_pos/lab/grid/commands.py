@@ -14,6 +14,7 @@ from flax_pos.lab.config import find_preset
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.compare import compare_folders, to_markdown
 from flax_pos.lab.grid.config import load_grid
+from flax_pos.lab.scalars import check_tensorboard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class GridCommand:
     """Folder of the grid; default: runs/NAME."""
     resume: Path | None = None
     """Go on with a grid that was stopped, by the settings in its folder."""
+    tensorboard: bool = False
+    """Also write scalars as TensorBoard events while models train (the extra `tensorboard`)."""
     budget: str | None = None
     """Time it may take, such as 20m or 1h30m: learning rates, then seeds are dropped to fit."""
 
@@ -41,16 +44,18 @@ def grid(argv: Sequence[str], prog: str, console: Console) -> Path:
     from flax_pos.lab.grid.execute import resume_grid, start_grid
 
     command = parse(GridCommand, argv, prog)
+    if command.tensorboard:
+        check_tensorboard()
     if command.resume is not None:
         if command.config or command.out or command.budget:
             raise UserError("--resume keeps the settings of the grid; give nothing else with it")
-        return resume_grid(command.resume, console)
+        return resume_grid(command.resume, console, tensorboard=command.tensorboard)
     if command.config is None:
         raise UserError("which grid? give a TOML file, or one that comes with the package")
     settings = load_grid(find_preset(command.config))
     folder = command.out or Path("runs") / settings.name
     budget = None if command.budget is None else seconds(command.budget)
-    return start_grid(settings, folder, console, budget=budget)
+    return start_grid(settings, folder, console, budget=budget, tensorboard=command.tensorboard)
 
 
 def seconds(text: str) -> float:

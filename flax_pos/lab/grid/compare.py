@@ -7,8 +7,8 @@ import numpy as np
 
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.results import GRID, read_grid
-from flax_pos.lab.inference import Estimate, estimate, sign_flip
 from flax_pos.lab.results import read_run
+from flax_pos.lab.statistics import Estimate, estimate, sign_flip
 from flax_pos.lab.tasks import Task
 
 

@@ -6,15 +6,16 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
-from flax_pos.lab.figures import COLOURS, Named, draw_curve
+from flax_pos.lab.figures import COLOURS, Named
+from flax_pos.lab.grid.anatomy_report import anatomy_figures, anatomy_table
 from flax_pos.lab.grid.claims import Claim, Finding
+from flax_pos.lab.grid.panel_figures import make_panel_figures
 from flax_pos.lab.grid.published import check_claims
+from flax_pos.lab.grid.ranks import rank_map
 from flax_pos.lab.grid.results import GRID, RULE, GridRun, Row, read_grid, results_json
-from flax_pos.lab.grid.table import comparisons, interval, panel_table, to_csv, to_latex
-from flax_pos.lab.inference import iqm
+from flax_pos.lab.grid.table import comparisons, interval, panel_table, revision, to_csv, to_latex
 from flax_pos.lab.records import write_atomic
 from flax_pos.lab.table import UNDEFINED, Cell, Table, print_table, to_markdown
 from flax_pos.scheme import from_dict
@@ -27,7 +28,7 @@ def write_grid_outputs(folder: Path, console: Console | None = None) -> None:
     """Results, tables, figures and report of a grid's finished cells, into its folder."""
     run = read_grid(folder)
     claims = check_claims(run)
-    markdown, latex, figures = [], [], {}
+    markdown, latex, figures, inner = [], [], {}, {}
     (folder / "figures").mkdir(exist_ok=True)
     for task, model, rows in panels(run):
         title = _title(run, task, model)
@@ -38,14 +39,15 @@ def write_grid_outputs(folder: Path, console: Console | None = None) -> None:
         markdown.append(f"## {title}\n\n{to_markdown(table)}")
         latex.append(to_latex(table, title))
         figures[title] = make_panel_figures(title, rows)
-        for figure in figures[title]:
+        inner[title] = anatomy_figures(title, rows)
+        for figure in (*figures[title], *inner[title]):
             figure.save_png(folder / "figures")
     markdown.append(f"## Published claims\n\n{_claims_markdown(claims)}")
     write_atomic(folder / "results.json", json.dumps(results_json(run), indent=1) + "\n")
     write_atomic(folder / "results.csv", to_csv(run))
     write_atomic(folder / "tables.md", "\n".join(markdown) + "\n")
     write_atomic(folder / "tables.tex", "\n".join(latex))
-    write_atomic(folder / "report.html", _page(run, claims, figures))
+    write_atomic(folder / "report.html", _page(run, claims, figures, inner))
     if console is not None:
         known = [(c, f) for c, f in claims if f.verdict != "not testable here"]
         console.print("\nPublished claims", style="bold")
@@ -63,25 +65,12 @@ def _title(run: GridRun, task: str, model: str) -> str:
     return f"{task}, {model}" if len(run.config.models) > 1 else task
 
 
-def make_panel_figures(title: str, rows: Sequence[Row]) -> list[Named]:
-    """The curves of one task, every seed thin and the interquartile mean bold."""
-    middle = lambda seeds: iqm(np.moveaxis(seeds, 0, -1))
-    return [
-        Named(
-            f"{title} {curve.key}".replace(",", "").replace("@", " "),
-            f"{title}: {curve.title[0].lower()}{curve.title[1:]}",
-            curve.caption.replace("bold: their mean", "bold: their interquartile mean"),
-            lambda axes, shade, curve=curve: draw_curve(axes, shade, rows, curve, middle),
-        )
-        for curve in rows[0].task_settings.curves
-        if all(curve.key in row.part["curves"] for row in rows)
-    ]
-
-
 # The page --------------------------------------------------------------------------------------
 
 
-def _page(run: GridRun, claims, figures: dict[str, list[Named]]) -> str:
+def _page(
+    run: GridRun, claims, figures: dict[str, list[Named]], inner: dict[str, list[Named]]
+) -> str:
     style = files("flax_pos.lab").joinpath("report.css").read_text(encoding="utf-8")
     extra = files("flax_pos.lab.grid").joinpath("report.css").read_text(encoding="utf-8")
     script = files("flax_pos.lab.grid").joinpath("report.js").read_text(encoding="utf-8")
@@ -92,6 +81,7 @@ def _page(run: GridRun, claims, figures: dict[str, list[Named]]) -> str:
         _warnings(run),
         "<h2>Published claims</h2>",
         _claims_html(claims),
+        rank_map(panels(run)),
     ]
     for task, model, rows in panels(run):
         name = _title(run, task, model)
@@ -103,6 +93,7 @@ def _page(run: GridRun, claims, figures: dict[str, list[Named]]) -> str:
             _pairs_html(rows),
             _rates_html(rows),
             _seeds_html(rows),
+            _inner_html(rows, inner[name]),
         ]
     body += [
         "<h2>Schemes</h2>",
@@ -245,6 +236,15 @@ def _figure(figure: Named) -> str:
     )
 
 
+def _inner_html(rows: Sequence[Row], figures: Sequence[Named]) -> str:
+    if not figures:
+        return ""
+    return (
+        "<details><summary>What the models do with positions</summary>"
+        f"{anatomy_table(rows)}{''.join(map(_figure, figures))}</details>"
+    )
+
+
 def _pairs_html(rows: Sequence[Row]) -> str:
     found = comparisons(rows)
     if not found:
@@ -331,6 +331,7 @@ def _cards(run: GridRun) -> str:
             scheme.paper,
             f"Not the paper's defaults: {settings}" if settings else "The paper's defaults",
             f"Parameters: {row.cost['positional_parameters']:,}",
+            _made_with(row),
         ]
         formula = f"<code>{escape(scheme.formula)}</code>" if scheme.formula else ""
         cards.append(
@@ -340,6 +341,13 @@ def _cards(run: GridRun) -> str:
             f"{escape(json.dumps(row.scheme, indent=1))}</pre></details></div>"
         )
     return f'<div class="schemes">{"".join(cards)}</div>'
+
+
+def _made_with(row: Row) -> str:
+    made = row.made_with
+    if not made:
+        return ""
+    return f"Made with flax-pos {made['flax-pos']}, jax {made['jax']}, {revision(made) or 'no git'}"
 
 
 def _method(run: GridRun) -> str:

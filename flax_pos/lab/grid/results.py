@@ -12,15 +12,21 @@ import numpy as np
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.cells import Cell, Kind, extensions_of, make_cells
 from flax_pos.lab.grid.config import GridConfig, load_grid
-from flax_pos.lab.inference import Estimate, estimate
 from flax_pos.lab.members import parse_scheme
 from flax_pos.lab.records import Records
-from flax_pos.lab.results import ENVIRONMENT, METRICS
-from flax_pos.lab.tasks import Column, Reach, Task
+from flax_pos.lab.results import ENVIRONMENT, METRICS, Scored
+from flax_pos.lab.tasks import Task
 from flax_pos.scheme import to_dict
 
 GRID = "grid.toml"
 PLAN = "plan.json"
+COSTS = (
+    "parameters",
+    "positional_parameters",
+    "tokens_per_second",
+    "compile_seconds",
+    "memory_bytes",
+)
 FITTED = 0.95
 """A seed has fitted a task if it gets this share of sequences like those of training right."""
 FIT_STEPS = 0.99
@@ -33,7 +39,7 @@ RULE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(Scored):
     """One line of a grid's table."""
 
     task: str
@@ -55,20 +61,12 @@ class Row:
     fit_steps: tuple[int | None, ...]
     """For each seed the updates until it had fitted; None: never."""
     cost: dict[str, float]
-    """parameters, positional_parameters, tokens_per_second, compile_seconds."""
+    """`COSTS`, as far as the run measured them."""
     task_settings: Task
-
-    def scores(self, column: Column | str) -> list[float] | None:
-        """A column by seed; None where the scheme is undefined."""
-        values = self.part["scalars"][column if isinstance(column, str) else column.key]
-        return None if any(v is None for v in values) else [float(v) for v in values]
-
-    def estimate(self, column: Column | str) -> Estimate | None:
-        """Interquartile mean over seeds; None where undefined or not finite."""
-        scores = self.scores(column)
-        if scores is None or not np.isfinite(scores).all():
-            return None
-        return estimate([scores])
+    made_with: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Versions, source revisions and device of the training."""
+    anatomy: dict[str, Any] | None = None
+    """What `anatomy` found of the first seed; None where it has not looked."""
 
     @property
     def fitted_share(self) -> float:
@@ -83,12 +81,6 @@ class Row:
     def fitted(self) -> bool:
         """Whether most seeds fitted: otherwise the row is shown but never ranked."""
         return self.fitted_share > 0.5
-
-    @property
-    def reach(self) -> Reach:
-        """The median over seeds (the lower one of an even number)."""
-        seeds = sorted(Reach(int(r["length"]), bool(r["open"])) for r in self.part["reach"])
-        return seeds[(len(seeds) - 1) // 2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,14 +102,15 @@ class GridRun:
             result = next((e for e in events if e["event"] == "result"), None)
             if result is None:
                 continue
-            best, own = _select(self.config, cell, result, events)
-            rows.append(own)
+            own = _select(self.config, cell, result, events)
+            made = [own]
             extra = [(label, "extension") for label in extensions_of(self.config, cell)]
             for label, kind in (*extra, ("control: last", "control")):
                 for event in events:
                     if event["event"] == "extension" and event["label"] == label:
-                        rows.append(_extended(own, label, kind, event, best))
+                        made.append(_extended(own, label, kind, event, best_point(result)))
                         break
+            rows += [_with_measured(row, events) for row in made]
         return tuple(rows)
 
     @property
@@ -136,18 +129,34 @@ class GridRun:
         return tuple(r for r in self.rows if r.task == task and r.model == model)
 
 
-def _select(grid: GridConfig, cell: Cell, result, events) -> tuple[int, Row]:
-    """The point with the lowest validation loss, by `RULE`."""
+def best_point(result: dict[str, Any]) -> int:
+    """The point of a cell's `result` with the lowest validation loss, by `RULE`."""
+    return int(np.argmin(_validation(result)))
+
+
+def _validation(result: dict[str, Any]) -> list[float]:
+    losses = [[float(v) for v in p["validation"]] for p in result["rows"]]
+    return [float(np.mean(v)) if np.isfinite(v).all() else float("inf") for v in losses]
+
+
+def _with_measured(row: Row, events) -> Row:
+    """The row with what was measured after training, where it has been."""
+    found = {e["event"]: e for e in events if e.get("label") == row.label}
+    curves = row.part["curves"] | found.get("context", {}).get("curves", {})
+    keys = ("lengths", "shift", "bands")
+    anatomy = {k: found["anatomy"][k] for k in keys} if "anatomy" in found else None
+    return dataclasses.replace(row, part=row.part | {"curves": curves}, anatomy=anatomy)
+
+
+def _select(grid: GridConfig, cell: Cell, result, events) -> Row:
     fallback = grid.optimizer.learning_rate
     rates = [p["point"].get("learning_rate", fallback) for p in result["rows"]]
-    losses = [[float(v) for v in p["validation"]] for p in result["rows"]]
-    means = [float(np.mean(v)) if np.isfinite(v).all() else float("inf") for v in losses]
-    best = int(np.argmin(means))
+    means, best = _validation(result), best_point(result)
     train = [e for e in events if e["event"] == "train"]
     runs = cell.config.train.models
     members = range(best * runs, (best + 1) * runs)
     scheme = parse_scheme(cell.scheme)
-    return best, Row(
+    return Row(
         task=cell.task,
         model=cell.model,
         label=cell.label,
@@ -160,15 +169,8 @@ def _select(grid: GridConfig, cell: Cell, result, events) -> tuple[int, Row]:
         steps=tuple(e["step"] for e in train),
         losses=tuple(tuple(float(e["loss"][m]) for e in train) for m in members),
         fit_steps=tuple(_first_fit(train, m) for m in members),
-        cost={
-            key: result[key]
-            for key in (
-                "parameters",
-                "positional_parameters",
-                "tokens_per_second",
-                "compile_seconds",
-            )
-        },
+        cost={key: result[key] for key in COSTS if key in result},
+        made_with=result.get("made_with", {}),
         task_settings=cell.config.task,
     )
 
@@ -236,6 +238,7 @@ def results_json(run: GridRun) -> dict[str, Any]:
                 "parameters": row.cost["parameters"],
                 "positional_parameters": row.cost["positional_parameters"],
                 "train_loss": [seed[-1] for seed in row.losses if seed],
+                "anatomy": row.anatomy,
                 **{k: row.part[k] for k in ("seeds", "scalars", "curves", "reach", "skipped")},
             }
             for row in run.rows

@@ -3,12 +3,13 @@
 import csv
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from flax_pos.lab.grid.results import FITTED, GridRun, Row
-from flax_pos.lab.inference import FEWEST, Comparison, Estimate, compare
 from flax_pos.lab.progress import rate
-from flax_pos.lab.table import COST, REACH, TRAINING, UNDEFINED, Cell, Header, Table
-from flax_pos.lab.tasks import Column, Reach, Task
+from flax_pos.lab.statistics import Comparison, Estimate, compare, span_name
+from flax_pos.lab.table import COST, REACH, TRAINING, Cell, Header, Table, column_cells, megabytes
+from flax_pos.lab.tasks import Reach, Task
 
 
 def panel_table(rows: Sequence[Row]) -> Table:
@@ -43,8 +44,12 @@ def panel_table(rows: Sequence[Row]) -> Table:
         Header(COST, "parameters", "All parameters of one model"),
         Header(COST, "positional", "Those of the position scheme"),
         Header(COST, "tokens/s", "Training throughput of all models of the scheme together"),
+        Header(COST, "memory", "Largest use of a device by the compiled training program"),
     ]
-    measured = {c.key: _column(c, rows) for c in task.columns}
+    ranked = [row.fitted and row.kind == "scheme" for row in rows]
+    measured = {
+        c.key: column_cells(c, [row.scores(c) for row in rows], ranked) for c in task.columns
+    }
     lines = []
     for i, row in enumerate(rows):
         line = [Cell(row.label), Cell(f"{row.learning_rate:g}")]
@@ -56,29 +61,10 @@ def panel_table(rows: Sequence[Row]) -> Table:
             Cell(f"{row.cost['parameters']:,}"),
             Cell(f"{row.cost['positional_parameters']:,}"),
             Cell(rate(row.cost["tokens_per_second"])),
+            Cell(megabytes(row.cost.get("memory_bytes"))),
         ]
         lines.append(tuple(line))
     return Table(tuple(headers), tuple(lines), tuple(_notes(rows)))
-
-
-def _column(column: Column, rows: Sequence[Row]) -> list[Cell]:
-    found = [row.estimate(column) for row in rows]
-    ranked = [
-        e.value
-        for row, e in zip(rows, found, strict=True)
-        if e is not None and row.fitted and row.kind == "scheme"
-    ]
-    best = None
-    if len(ranked) > 1 and min(ranked) < max(ranked):
-        best = min(ranked) if column.better == "low" else max(ranked)
-    cells = []
-    for row, value in zip(rows, found, strict=True):
-        if value is None:
-            cells.append(Cell(UNDEFINED if row.scores(column) is None else "not finite"))
-            continue
-        first = row.fitted and row.kind == "scheme" and value.value == best
-        cells.append(Cell(f"{value.value:.{column.digits}f}", interval(value), best=first))
-    return cells
 
 
 def interval(found: Estimate, digits: int = 2) -> str:
@@ -105,14 +91,7 @@ def _reach(row: Row, task: Task) -> Cell:
 
 
 def _notes(rows: Sequence[Row]):
-    seeds = len(rows[0].part["seeds"])
-    if seeds < FEWEST:
-        yield f"{seeds} seeds: too few for an interval (at least {FEWEST})"
-    else:
-        yield (
-            f"Interquartile mean over {seeds} seeds; small print: its 95 % bootstrap interval. "
-            "Best: of the schemes that fitted"
-        )
+    yield f"{span_name(len(rows[0].part['seeds']))}. Best: of the schemes that fitted"
     if unfitted := [r.label for r in rows if not r.fitted]:
         yield (
             f"Not fitted inside the trained sizes, so not ranked: {', '.join(unfitted)}. More "
@@ -143,20 +122,29 @@ def comparisons(rows: Sequence[Row]) -> tuple[Comparison, ...]:
 # Formats ---------------------------------------------------------------------------------------
 
 
+CSV_FIXED = ("task", "model", "row", "kind", "learning_rate", "fitted")
+
+
 def to_csv(run: GridRun) -> str:
     """Every seed's numbers, one line each: the long form that plotting tools want."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["task", "model", "row", "kind", "learning_rate", "fitted", "seed", "measure", "value"]
-    )
+    writer.writerow([*CSV_FIXED, "version", "revision", "seed", "measure", "value"])
     for row in run.rows:
+        made = [row.made_with.get("flax-pos", ""), revision(row.made_with)]
         for key, values in row.part["scalars"].items():
             for seed, value in zip(row.part["seeds"], values, strict=True):
                 known = "" if value is None else value
                 fixed = [row.task, row.model, row.label, row.kind, row.learning_rate, row.fitted]
-                writer.writerow([*fixed, seed, key, known])
+                writer.writerow([*fixed, *made, seed, key, known])
     return out.getvalue()
+
+
+def revision(made_with: dict[str, Any]) -> str:
+    """Revision of the checkout that a row was made in (else of the package's own), `+` where files
+    differed from it."""
+    git = made_with.get("checkout") or made_with.get("git")
+    return "" if not git else git["sha"][:12] + ("+" if git["dirty"] else "")
 
 
 def to_latex(table: Table, caption: str) -> str:

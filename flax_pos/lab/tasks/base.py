@@ -15,6 +15,10 @@ ENTRY_POINT_GROUP = "flax_pos.tasks"
 _REGISTRY: dict[str, type["Task"]] = {}
 
 
+SEEDS = "Thin: every seed; bold: their interquartile mean."
+"""How captions of curves end."""
+
+
 class Batch(NamedTuple):
     """One training batch, made on the device."""
 
@@ -24,6 +28,8 @@ class Batch(NamedTuple):
     """int32 `B T`: the token after each."""
     weights: jax.Array
     """float32 `B T`: 1 where the label counts, else 0."""
+    segments: jax.Array | None = None
+    """int32 `B T`: documents that do not see each other, from 1 on; None: one in each row."""
 
 
 class Loaded(NamedTuple):
@@ -37,6 +43,9 @@ class Loaded(NamedTuple):
     """Facts for the report: sources, sizes, tokenizer."""
     tokenizer: Any = None
     """Has `encode(text) -> ids` and `decode(ids) -> text`; None where ids are not text."""
+    host: dict[str, np.ndarray] | None = None
+    """Arrays too large for the device, such as memory-mapped files: only `Task.feed` and
+    `Task.evaluation` read them."""
 
 
 class Evaluation(NamedTuple):
@@ -80,8 +89,6 @@ class Column:
     help: str
     digits: int = 3
     better: Literal["low", "high"] = "low"
-    spread: Literal["t95", "range"] = "t95"
-    """`range` for bounded or two-humped values, of which no mean and t interval are honest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +104,21 @@ class Curve:
     """The range from the left edge to here is shaded."""
     ticks: tuple[float, ...] = ()
     y_range: tuple[float, float] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """How several curves over the same few places are shown together, one panel for each row of
+    a table."""
+
+    title: str
+    x: str
+    y: str
+    keys: tuple[str, ...]
+    """The curves from the bottom up, whose values lie in 0 .. 1."""
+    x_labels: tuple[str, ...]
+    y_labels: tuple[str, ...]
+    caption: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,6 +152,22 @@ class Task:
         """A training batch: a pure function of `key`, run on the device."""
         raise NotImplementedError
 
+    def feed(
+        self, loaded: Loaded, data_seed: int, first: int, count: int, batch_size: int
+    ) -> dict[str, np.ndarray]:
+        """What `batch` is given beside `data`, for data that outgrows the device.
+
+        Args:
+          data_seed: which order of the data.
+          first, count: the updates `first .. first + count - 1`. The same numbers mean the same
+            batches whatever ran before, so that schemes are compared on the same data and a
+            stopped run goes on with it.
+
+        Returns:
+          arrays whose first axis counts updates; empty where all data lies on the device.
+        """
+        return {}
+
     def evaluation(self, loaded: Loaded) -> Evaluation:
         """The sequences that every scheme is scored on."""
         raise NotImplementedError
@@ -138,6 +176,16 @@ class Task:
         """bool `N`: the sequences that are like those of training. Learning rates are chosen by
         the loss on them and by nothing else."""
         return evaluation.length <= self.train_length
+
+    def long_text(self, loaded: Loaded) -> np.ndarray | None:
+        """Ids of one text that is not trained on, for losses in windows of `tested_lengths`; None
+        where sequences stand alone."""
+        return None
+
+    @property
+    def tested_lengths(self) -> tuple[int, ...]:
+        """Rising lengths in tokens, the trained one first, for tasks with a long text."""
+        return ()
 
     def measure(
         self, evaluation: Evaluation, nll: np.ndarray, correct: np.ndarray, defined: np.ndarray
@@ -166,6 +214,11 @@ class Task:
     @property
     def curves(self) -> tuple[Curve, ...]:
         raise NotImplementedError
+
+    @property
+    def heat_maps(self) -> tuple[HeatMap, ...]:
+        """Curves that are shown together as maps rather than as figures of their own."""
+        return ()
 
 
 TaskType = TypeVar("TaskType", bound=type[Task])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_pos.lab.tasks.base import (
+    SEEDS,
     Batch,
     Column,
     Curve,
@@ -138,7 +139,6 @@ class Copy(Task):
                 title=f"n = {inside}",
                 help=f"Share of answers that are right in every token, n = {inside} as in training",
                 better="high",
-                spread="range",
             ),
             Column(
                 key="exact past",
@@ -146,7 +146,6 @@ class Copy(Task):
                 title=f"n = {past}",
                 help=f"The same for n = {past}, never seen in training",
                 better="high",
-                spread="range",
             ),
             Column(
                 key="token past",
@@ -154,7 +153,6 @@ class Copy(Task):
                 title=f"n = {past}",
                 help=f"Share of right tokens in the answers, n = {past}",
                 better="high",
-                spread="range",
             ),
         )
 
@@ -167,7 +165,7 @@ class Copy(Task):
                 x="n (repeats)",
                 y="exact match",
                 caption=f"Share of the {self.symbols} possible answers that are right in every "
-                "token. Shaded: counts seen in training. Thin: every seed; bold: their mean.",
+                f"token. Shaded: counts seen in training. {SEEDS}",
                 trained_to=float(self.max_count),
                 ticks=tuple(float(n) for n in range(0, self.test_count + 1, 5)),
                 y_range=(-0.03, 1.03),

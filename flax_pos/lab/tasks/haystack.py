@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from flax_pos.lab.tasks.base import Curve
+from flax_pos.lab.tasks.base import HeatMap
 from flax_pos.lab.tasks.parts import BOS, SPECIAL, Example, Part, draw, draw_different, join, token
 from flax_pos.lab.tasks.sequence import WindowTask, check_at_least, plain
 
@@ -115,19 +115,17 @@ class HaystackTask(WindowTask):
         return measures._replace(curves=measures.curves | by_depth)
 
     @property
-    def curves(self):
-        by_depth = tuple(
-            Curve(
-                key=f"exact by depth@{n}",
-                title=f"Exact match by depth at {n} tokens",
-                x="depth (share of the noise before the needle)",
-                y="exact match",
+    def heat_maps(self):
+        return (
+            HeatMap(
+                title="Exact match by depth and length",
+                x="depth",
+                y="tokens",
+                keys=tuple(f"exact by depth@{n}" for n in self.tested),
+                x_labels=tuple(f"{d:g}" for d in self.depths),
+                y_labels=tuple(str(n) for n in self.tested),
                 caption=f"Share of answers that are right in every digit, {self.samples} sequences "
-                f"of {n} tokens per depth; trained at {self.length} tokens and all depths.",
-                trained_to=1.0 if n <= self.length else 0.0,
-                ticks=self.depths,
-                y_range=(-0.03, 1.03),
-            )
-            for n in self.tested
+                "for each length and depth (share of the noise before the needle). Trained at "
+                f"{self.length} tokens, the lowest row, and all depths.",
+            ),
         )
-        return (*super().curves, *by_depth)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_pos.lab.tasks.base import Column, Curve, Measures, Reach, register_task
+from flax_pos.lab.tasks.base import SEEDS, Column, Curve, Measures, Reach, register_task
 from flax_pos.lab.tasks.parts import BOS, SPECIAL, Part, draw, join, token
 from flax_pos.lab.tasks.sequence import WindowTask, check_at_least
 
@@ -165,7 +165,7 @@ class LagLM(WindowTask):
                 x="position (tokens)",
                 y="loss above the optimum (nats)",
                 caption="0 is the best possible prediction from all that came before. Shaded: "
-                "positions seen in training. Thin: every seed; bold: their mean.",
+                f"positions seen in training. {SEEDS}",
                 trained_to=float(self.length),
                 ticks=tuple(float(n) for n in self.tested),
             ),

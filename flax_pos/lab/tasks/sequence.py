@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_pos.lab.tasks.base import (
+    SEEDS,
     Batch,
     Column,
     Curve,
@@ -195,8 +196,7 @@ class SequenceTask(Task):
                 x=self.unit,
                 y=title.lower(),
                 caption=f"Share of {wholes[name]}, over {self.samples * len(self.variants)} new "
-                "sequences per size. Shaded: sizes seen in training. Thin: every seed; bold: "
-                "their mean.",
+                f"sequences per size. Shaded: sizes seen in training. {SEEDS}",
                 trained_to=float(self.trained[1]),
                 ticks=ticks,
                 y_range=(-0.03, 1.03),
@@ -214,8 +214,8 @@ GROUPS = {"exact": "exact match", "token": "right tokens"}
 
 
 def accuracy_column(key: str, group: str, title: str, text: str) -> Column:
-    """A share of right answers: higher is better, and no t interval is honest."""
-    return Column(key=key, group=group, title=title, help=text, better="high", spread="range")
+    """A share of right answers: higher is better."""
+    return Column(key=key, group=group, title=title, help=text, better="high")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import tyro
 from flax_pos.lab.corpus import read_corpus
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.tasks.base import (
+    SEEDS,
     Batch,
     Column,
     Curve,
@@ -107,7 +108,7 @@ class Text(Task):
     def evaluation(self, loaded) -> Evaluation:
         text = loaded.data["held_out"].astype(np.int32)
         longest = self.lengths[-1]
-        ends = np.linspace(longest, text.size - 1, self.windows).astype(int)
+        ends = self.ends_of_windows(loaded)
         ids = np.zeros((len(self.lengths), self.windows, longest), np.int32)
         labels = np.zeros_like(ids)
         scored = np.zeros(ids.shape, bool)
@@ -119,6 +120,18 @@ class Text(Task):
         flat = lambda a: a.reshape(-1, longest)
         length = np.repeat(np.asarray(self.lengths, np.int32), self.windows)
         return Evaluation(flat(ids), flat(labels), flat(scored), length)
+
+    def long_text(self, loaded):
+        return loaded.data["held_out"]
+
+    @property
+    def tested_lengths(self):
+        return self.lengths
+
+    def ends_of_windows(self, loaded: Loaded) -> np.ndarray:
+        """Where the last label of each test window stands in the held-out text."""
+        size = loaded.data["held_out"].size
+        return np.linspace(self.lengths[-1], size - 1, self.windows).astype(int)
 
     def measure(self, evaluation, nll, correct, defined) -> Measures:
         scalars: dict[str, float | None] = {}
@@ -182,7 +195,7 @@ class Text(Task):
                 x="position (tokens)",
                 y="loss (nats)",
                 caption=f"Held-out windows of {longest} tokens, read in one pass without sliding. "
-                "Shaded: positions seen in training. Thin: every seed; bold: their mean.",
+                f"Shaded: positions seen in training. {SEEDS}",
                 trained_to=float(self.length),
                 ticks=tuple(float(n) for n in self.lengths),
             ),

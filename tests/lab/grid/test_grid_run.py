@@ -112,7 +112,17 @@ def test_outputs(finished):
     assert lines[0].startswith("task,model,row")
     assert "| rope |" in (folder / "tables.md").read_text()
     assert "\\begin{tabular}" in (folder / "tables.tex").read_text()
-    assert len(list((folder / "figures").glob("*.png"))) == 2
+    figures = {p.stem for p in (folder / "figures").glob("*.png")}
+    assert figures >= {
+        "random-exact-by-size",
+        "random-token-by-size",
+        "random-attention-by-distance",
+        "random-entropy-of-attention",
+        "random-receptive-field-by-gradient",
+        "random-use-of-ropes-bands",
+        "random-angles-that-training-never-showed",
+    }
+    assert "What the models do with positions" in page
     assert "random" in printed
 
 

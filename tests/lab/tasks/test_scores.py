@@ -1,10 +1,15 @@
 """What the scores of procedural tasks mean, for models whose answers are known."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from task_cases import CASES, evaluation_of, make
 
+from flax_pos.lab.members import parse_scheme
+from flax_pos.lab.program import Model
 from flax_pos.lab.tasks import get_task
+from flax_pos.nnx import ModelConfig, generate
 
 
 def measured(task, correct_where, defined=None):
@@ -116,3 +121,40 @@ def test_passkey_has_a_grid_of_lengths_and_depths():
 def test_tested_sizes_with_a_stride_keep_the_edges():
     task = get_task("random_copy")(max_size=20, test_size=40, test_stride=7)
     assert task.tested == (1, 8, 15, 20, 21, 22, 29, 36, 40)
+
+
+def test_exact_match_is_what_greedy_decoding_says():
+    """The most likely token after the right ones so far is the label at every place, exactly where
+    decoding from the question alone writes the answer."""
+    task = get_task("reverse")(max_size=3, test_size=5, samples=4, symbols=3)
+    config = ModelConfig(vocab_size=task.symbols_needed, width=16, layers=1, heads=2)
+    model = Model(config, parse_scheme("rope"))
+    params = model.init(jax.random.key(3))
+    module = model.with_params(params)
+    evaluation = task.evaluation(task.load())
+    ids, labels = evaluation.ids.copy(), evaluation.labels.copy()
+    decoded = np.zeros(len(ids), bool)
+    for row, (length, scored) in enumerate(zip(evaluation.length, evaluation.scored, strict=True)):
+        asked = int(scored.argmax()) + 1  # ids before the first answer
+        written = generate(module, ids[None, row, :asked], max_new_tokens=int(length) + 1 - asked)
+        written = np.asarray(written)[0]
+        if row % 2:  # as if the model's own answer were the right one
+            ids[row, :length], labels[row, :length] = written[:-1], written[1:]
+        if row % 4 == 3 and scored.sum() > 2:  # all but one token of it
+            at = int(np.flatnonzero(scored)[1])
+            labels[row, at] = ids[row, at + 1] = (labels[row, at] + 1) % config.vocab_size
+        answer = np.append(ids[row, :length], labels[row, length - 1])
+        decoded[row] = (answer == written).all()
+    assert 0.2 < decoded.mean() < 0.8
+    logits = module(jnp.asarray(ids), mask=np.arange(ids.shape[1]) < evaluation.length[:, None])
+    correct = np.asarray(logits.argmax(-1)) == labels
+    exact = (correct | ~evaluation.scored).all(axis=1)
+    np.testing.assert_array_equal(exact, decoded)
+    measured_here = task.measure(
+        evaluation._replace(ids=ids, labels=labels),
+        np.zeros(correct.shape, np.float32),
+        correct,
+        np.ones(len(ids), bool),
+    )
+    shares = decoded.reshape(len(task.tested), -1).mean(axis=1)
+    assert measured_here.curves["exact by size"][1] == shares.tolist()

@@ -1,0 +1,54 @@
+"""What the README tells a newcomer to do, done to the letter."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def own_files() -> dict[str, str]:
+    """Files that the README shows whole, by the name in their first line."""
+    named = ((re.match(r"# (\w+\.py)\n", block), block) for block in blocks("python"))
+    return {match[1]: block for match, block in named if match}
+
+
+def test_the_files_and_the_command_are_there():
+    assert set(own_files()) == {"my_scheme.py", "my_task.py"}
+    assert len(commands()) == 1
+
+
+def commands() -> list[str]:
+    return [b.strip() for b in blocks("") if "my_task.py" in b and b.count("\n") == 1]
+
+
+@pytest.mark.slow
+def test_a_scheme_and_a_task_in_two_files_end_in_one_report(tmp_path):
+    for name, text in own_files().items():
+        (tmp_path / name).write_text(text)
+    program, script, *options = shlex.split(commands()[0])
+    assert program == "python"
+    small = "--train.steps 4 --train.seeds 2 --task.max-size 2 --task.test-size 3 --model.width 8"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *options, *small.split(), "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "run" / "report.html").read_text()
+    for word in ("tent", "rope", "reaching back over all of a sequence", "min(i - j, width)"):
+        assert word in page
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "| tent |" in table
+    assert "exact match: 1–2" in table
