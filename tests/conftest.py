@@ -38,6 +38,7 @@ QUICK = ("attention", "conformance", "interop", "nnx", "lab", "grid", "tasks")
 well."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def compilation(request):
+    """For all of a module, its own fixtures too: what is compared bit by bit is compiled alike."""
     jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICK)
