@@ -115,6 +115,7 @@ def test_the_runner_as_a_command(directory, model):
     assert done.stdout.strip() == ",".join(map(str, new.tolist())), done.stderr
 
 
+@pytest.mark.slow
 def test_B115_programs_hold_neither_weights_nor_tables(directory, tmp_path):
     sizes = {}
     for width, max_len in ((32, 64), (256, 65536)):
