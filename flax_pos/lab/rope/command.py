@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from flax_pos.lab.arguments import parse
+from flax_pos.arguments import parse
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.rope.figure import save
 from flax_pos.lab.rope.pairs import Case, read_cases, treatment
