@@ -19,7 +19,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, default: T | None = Non
     """The dataclass `kind` from a command line; `--help` prints and exits.
 
     Raises:
-      UsageError: an unknown option, or a value that does not fit.
+      UsageError: an unknown option, or a value that does not fit or that `kind` refuses.
     """
     told = io.StringIO()
     start = tyro.MISSING_NONPROP if default is None else default
@@ -30,6 +30,8 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, default: T | None = Non
         if not stop.code:
             raise
         raise UsageError(_one_line(told.getvalue())) from None
+    except ValueError as error:  # tyro words those of nested dataclasses only
+        raise UsageError(" ".join(str(error).split())) from None
 
 
 def _one_line(box: str) -> str:

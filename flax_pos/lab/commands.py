@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -97,8 +98,8 @@ class ParamsCommand:
     model: Annotated[str, tyro.conf.Positional] = "quick"
     """A known model, a config that comes with the package, or a TOML file (a run's, or one whose
     [model] table names vocab_size)."""
-    scheme: str | None = None
-    """Another position scheme than the model's."""
+    schemes: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--scheme",))] = ()
+    """Other position schemes than the model's."""
 
 
 def params(argv: Sequence[str], prog: str, console: Console) -> None:
@@ -107,14 +108,14 @@ def params(argv: Sequence[str], prog: str, console: Console) -> None:
     names = (*PRESETS, *list_presets())
     if command.model in PRESETS:
         config, scheme = PRESETS[command.model]
-        cases = [(config, command.scheme or scheme)]
+        cases = [(config, s) for s in command.schemes or (scheme,)]
     else:
         if command.model not in names and not Path(command.model).suffix:
             raise UserError(f"unknown model {command.model!r}{suggest(command.model, names)}")
         settings = load_config(find_preset(command.model))
         needed = settings.model.vocab_size or settings.task.load().vocab_size
         config = settings.model.resolve(settings.task, needed)
-        cases = [(config, s) for s in ((command.scheme,) if command.scheme else settings.schemes)]
+        cases = [(config, s) for s in command.schemes or settings.schemes]
     _print_sizes(config, command.model, console)
     for config, label in cases:
         _print_account(config, label, _account(config, label), console, len(cases) == 1)
@@ -261,8 +262,8 @@ class SampleCommand:
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run folder."""
-    scheme: str
-    """A scheme of the run, as its table names it."""
+    scheme: str | None = None
+    """A scheme of the run, as its table names it; default: the only one."""
     prompt: str = "The "
     """Text to continue."""
     tokens: int = 200
@@ -301,7 +302,17 @@ def sample(argv: Sequence[str], prog: str, console: Console) -> None:
     except ValueError as error:
         raise UserError(str(error)) from None
     text = loaded.tokenizer.decode([int(i) for i in np.asarray(out)[0]])
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """The text with the control characters that would steer a terminal written out.
+
+    >>> print(printable("a\\x1b[2J\\tb"))
+    a\\x1b[2J	b
+    """
+    kept = lambda c: c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs")
+    return "".join(c if kept(c) else ascii(c)[1:-1] for c in text)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Everything that decides a run, as one frozen dataclass: TOML file and command line alike."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -160,6 +161,8 @@ class Config:
         for name, values in self.sweep.items():
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"sweep of {name!r} needs different numbers, got {list(values)}")
+            if not all(math.isfinite(v) for v in values):
+                raise ValueError(f"sweep of {name!r} needs finite numbers, got {list(values)}")
 
 
 def config_from_table(table: dict[str, Any]) -> Config:

@@ -42,6 +42,20 @@ def optional(module: str, extra: str, what: str) -> Any:
 
 
 @contextlib.contextmanager
+def new_folder(folder: Path):
+    """Makes a folder for what is then written into it.
+
+    Raises:
+      UserError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to the folder {str(folder)!r}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
 def full_disk_is_one_line(folder: Path):
     """Turns "no space left", from whatever library writes, into a message that says how to go on.
     What was finished before is whole: lines and checkpoints count once they are written."""

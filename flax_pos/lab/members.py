@@ -100,8 +100,10 @@ def make_entries(config: Config) -> tuple[Entry, ...]:
         points = tuple(dict(zip(names, point, strict=True)) for point in values)
         for point in points:
             settings = {n: v for n, v in point.items() if n != "learning_rate"}
+            rate = {n: v for n, v in point.items() if n == "learning_rate"}
             try:
                 dataclasses.replace(scheme, **settings)
+                dataclasses.replace(config.optimizer, **rate)
             except (TypeError, ValueError) as error:
                 raise UserError(f"sweep of scheme {label!r}: {error}") from None
         entries.append(Entry(label, scheme, points))

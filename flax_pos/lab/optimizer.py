@@ -1,6 +1,7 @@
 """AdamW with warm-up and cosine, the learning rate a traced number, and one step counter."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +31,14 @@ class OptimizerConfig:
 
     def __post_init__(self):
         for name in ("learning_rate", "eps"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0 and finite")
         for name in ("warmup", "final", "b1", "b2"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} must lie in 0 .. 1")
         for name in ("weight_decay", "clip", "warmup_max"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be finite and not negative")
 
 
 def schedule(config: OptimizerConfig, step: jax.Array, steps: int) -> jax.Array:

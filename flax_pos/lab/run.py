@@ -16,7 +16,7 @@ from flax_pos.lab import tomlio
 from flax_pos.lab.checkpoint import Checkpoints
 from flax_pos.lab.config import Config, absolute
 from flax_pos.lab.environment import cpu_cores, describe, made_with
-from flax_pos.lab.errors import UserError, full_disk_is_one_line, suggest
+from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder, suggest
 from flax_pos.lab.members import Entry, make_entries, make_members
 from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
 from flax_pos.lab.program import Model, Program, State, blank_state
@@ -100,8 +100,8 @@ def start(
         raise UserError(
             f"{str(folder)!r} holds a run already; go on with --resume {folder}, or take another"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / CONFIG, tomlio.dumps(config))
+    with new_folder(folder):
+        write_atomic(folder / CONFIG, tomlio.dumps(config))
     return _execute(plan, folder, console, tensorboard)
 
 
@@ -344,25 +344,31 @@ def result_rows(
     return rows
 
 
-def load_model(folder: Path, label: str, seed: int | str | None = None) -> tuple[CausalLM, Loaded]:
+def load_model(
+    folder: Path, label: str | None = None, seed: int | str | None = None
+) -> tuple[CausalLM, Loaded]:
     """A trained model of a run, and its task's data with the tokenizer.
 
     Args:
       folder: the run folder.
-      label: a scheme as the run's table names it, with the point of a sweep if there was one.
+      label: a scheme as the run's table names it, with the point of a sweep if there was one;
+        None: the only one.
       seed: one of the run's seeds; None means the first.
 
     Raises:
-      UserError: no such run, scheme or seed, or no complete checkpoint yet.
+      UserError: no such run, scheme or seed, several schemes and none named, or no complete
+        checkpoint yet.
     """
     run = read_run(folder)
     entries = make_entries(run.config)
-    found = [(e, i) for e in entries for i, row in enumerate(e.rows) if row == label]
-    if not found:
-        raise UserError(
-            f"no {label!r} in this run{suggest(label, [r for e in entries for r in e.rows])}"
-        )
-    entry, point = found[0]
+    found = {row: (e, i) for e in entries for i, row in enumerate(e.rows)}
+    if label is None:
+        if len(found) > 1:
+            raise UserError(f"which scheme? this run has {', '.join(map(repr, found))}")
+        (label,) = found
+    if label not in found:
+        raise UserError(f"no {label!r} in this run{suggest(label, found)}")
+    entry, point = found[label]
     runs = list(run.config.train.runs)
     seed = runs[0] if seed is None else str(seed)
     if seed not in runs:

@@ -7,6 +7,7 @@ import pytest
 from flax_pos.cli import main
 from flax_pos.lab import tomlio
 from flax_pos.lab.accounting import account
+from flax_pos.lab.commands import printable
 from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.nnx import ModelConfig
 from flax_pos.scheme import get_scheme, list_schemes
@@ -108,6 +109,24 @@ def test_values_that_make_no_sense(fails):
     assert "--resume keeps the settings" in fails("train", "--resume", "run", "--seeds", "3")
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
+def test_a_swept_number_passes_the_check_of_its_field(fails, value):
+    assert "learning_rate" in fails("train", "--optimizer.learning-rate", value)
+    assert "sweep of " in fails("train", "--sweep", f"learning_rate={value}")
+    assert "sweep of " in fails("train", "--schemes", "rope", "--sweep", f"theta=10,{value}")
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below", "/proc/none", "/proc"])
+def test_a_folder_that_cannot_be_written(fails, tmp_path, folder, text_file):
+    (tmp_path / "file").write_text("mine")
+    sizes = ("--schemes", "none", "--task.length", "8", "--data", text_file)
+    line = f"cannot write to the folder '{folder}': "
+    assert line in fails("train", *sizes, "--out", folder)
+    (tmp_path / "g.toml").write_text('schemes = ["none"]\n[tasks.copy]\n')
+    assert line in fails("grid", "g.toml", "--out", folder)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_unknown_commands_and_models(fails, capsys):
     assert "unknown command 'tarin'" in fails("tarin")
     assert "unknown model 'llama-8b'; did you mean 'llama-3.1-8b'" in fails("params", "llama-8b")
@@ -134,6 +153,9 @@ def test_help_and_version(capsys):
         (["--train.vary", "all"], "invalid choice 'all' for argument '--train.vary'"),
         (["--sweep", "theta=1,a"], "'theta=1,a' is not NAME=NUMBER,NUMBER..."),
         (["stray"], "Unrecognized options: stray"),
+        (["--schemes"], "schemes is empty; name at least one"),
+        (["--schemes", "rope", "rope"], "scheme 'rope' is listed twice"),
+        (["--sweep", "theta=1,1"], "sweep of 'theta' needs different numbers"),
     ],
 )
 def test_bad_options(fails, args, message):
@@ -159,6 +181,32 @@ def test_params_of_a_config_file(capsys, tmp_path, tiny):
     out = capsys.readouterr().out
     assert "positions (learned)" in out
     assert "V = 256, D = 8" in out
+
+
+def test_params_of_several_schemes(capsys):
+    assert main(["params", "gpt2", "--schemes", "rope", "learned"]) == 0
+    out = capsys.readouterr().out
+    assert "learned: 124,439,808 parameters" in out
+    assert "rope: 123,653,376 parameters, 0 of them" in out
+
+
+def test_control_characters_are_written_out():
+    """All that Unicode calls control characters, but for newline and tab, and lone surrogates."""
+    text = "".join(map(chr, range(0x20))) + "\x7f\x80\x9b\x9f\ud800"
+    shown = printable(text)
+    assert [c for c in shown if not c.isprintable()] == ["\t", "\n"]
+    assert r"\x00\x01" in shown
+    assert r"\x1b" in shown
+    assert printable("é ü 漢 \N{ZERO WIDTH JOINER}\n\t") == "é ü 漢 \N{ZERO WIDTH JOINER}\n\t"
+
+
+def test_sample_needs_a_scheme_only_where_there_are_several(fails, tmp_path, tiny, change):
+    (tmp_path / "config.toml").write_text(tomlio.dumps(tiny))
+    assert "'none' has no complete checkpoint yet" in fails("sample", tmp_path)
+    several = change(tiny, schemes=("none", "rope"), sweep={"theta": (1.0, 2.0)})
+    (tmp_path / "config.toml").write_text(tomlio.dumps(several))
+    line = fails("sample", tmp_path)
+    assert "which scheme? this run has 'none', 'rope theta=1', 'rope theta=2'" in line
 
 
 def test_accounting_adds_up():

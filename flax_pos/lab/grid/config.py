@@ -60,6 +60,8 @@ class GridConfig:
             values = getattr(self, name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)} names one twice")
+        for rate in self.learning_rates:
+            dataclasses.replace(self.optimizer, learning_rate=rate)
         for label, steps in self.steps.items():
             if self.tasks and label not in self.tasks:
                 raise ValueError(f"steps names the task {label!r}, which this grid does not have")

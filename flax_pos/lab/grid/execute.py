@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flax_pos.lab import tomlio
 from flax_pos.lab.environment import cpu_cores, describe
-from flax_pos.lab.errors import UserError, full_disk_is_one_line
+from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder
 from flax_pos.lab.grid.after import measure_after
 from flax_pos.lab.grid.budget import fit_to_budget
 from flax_pos.lab.grid.cells import Cell, check_extensions, extensions_of, make_cells
@@ -107,9 +107,10 @@ def start_grid(
         smaller, notes = fit_to_budget(prepared, budget, console)
         if smaller != grid:
             prepared = prepare(smaller)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / GRID, tomlio.dumps(prepared.grid))
-    write_atomic(folder / PLAN, json.dumps({"budget": budget, "dropped": notes}, indent=1) + "\n")
+    with new_folder(folder):
+        write_atomic(folder / GRID, tomlio.dumps(prepared.grid))
+        plan = {"budget": budget, "dropped": notes}
+        write_atomic(folder / PLAN, json.dumps(plan, indent=1) + "\n")
     return _execute(prepared, folder, console, tensorboard)
 
 

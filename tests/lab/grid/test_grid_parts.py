@@ -71,6 +71,7 @@ def test_a_grid_survives_its_file(tmp_path):
         ({"steps": 3}, "a table .steps. by task"),
         ({"steps": {"copi": 3}}, "steps names the task 'copi'"),
         ({"steps": {"copy": 0}}, "whole number of at least 1"),
+        ({"learning_rates": [0.01, float("inf")]}, "learning_rate=inf must be greater than 0"),
         ({"updates": 3}, "unknown config key 'updates'"),
     ],
 )
