@@ -45,10 +45,9 @@ def test_training_batches(case):
     task, oracle = make(case)
     make_batch = jax.jit(lambda key: task.batch({}, key, 24))
     batch, again, other = (make_batch(jax.random.key(seed)) for seed in (3, 3, 4))
-    for first, second in zip(batch, again, strict=True):
-        np.testing.assert_array_equal(first, second)
+    jax.tree.map(np.testing.assert_array_equal, batch, again)
     assert (np.asarray(batch.ids) != np.asarray(other.ids)).any()
-    ids, labels, weights = map(np.asarray, batch)
+    ids, labels, weights = map(np.asarray, (batch.ids, batch.labels, batch.weights))
     assert ids.dtype == labels.dtype == np.int32
     assert weights.dtype == np.float32
     assert ids.shape == (24, task.train_length)
