@@ -33,7 +33,7 @@ def pytest_configure(config):
         install_import_hook(TYPED, "beartype.beartype")
 
 
-QUICK = ("attention", "conformance", "interop", "nnx", "lab", "grid", "tasks")
+QUICK = ("attention", "conformance", "grid", "interop", "lab", "nnx", "schemes", "tasks")
 """Packages of hundreds of small programs, each run once or twice: compiled fast rather than
 well."""
 

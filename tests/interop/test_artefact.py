@@ -202,6 +202,7 @@ def test_a_broken_artefact_is_told_what_is_wrong(model, tmp_path, fault):
     assert found.differences[fault] < 1e-4 < found.differences["the source"]
 
 
+@pytest.mark.slow
 def test_any_function_can_be_checked(model):
     call = jax.jit(lambda model, ids, at: model(ids, positions=at))
     assert check_export(lambda ids, positions: call(model, ids, positions), model)

@@ -260,7 +260,16 @@ def test_path_reflects_what_passes_over_each_token():
 
 
 @pytest.mark.parametrize(
-    "scheme", [Cope(), Shaw(), TransformerXL(), Pope(), StickBreaking(), GrapeAP(), Path()]
+    "scheme",
+    [
+        Cope(),
+        Pope(),
+        StickBreaking(),
+        *(
+            pytest.param(scheme, marks=pytest.mark.slow)
+            for scheme in (Shaw(), TransformerXL(), GrapeAP(), Path())
+        ),
+    ],
 )
 def test_scores_of_their_own_add_a_bias_that_they_are_given(scheme):
     """Stacked with a scheme that has a bias, none drops it."""
