@@ -62,6 +62,7 @@ def train(argv: Sequence[str], prog: str, console: Console) -> Path:
 
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     before.add_argument("--config")
+    before.add_argument("--name")
     before.add_argument("--resume", type=Path)
     before.add_argument("--task-name")
     before.add_argument("--tensorboard", action="store_true")
@@ -73,17 +74,20 @@ def train(argv: Sequence[str], prog: str, console: Console) -> Path:
     if known.tensorboard:
         check_tensorboard()
     if known.resume is not None and "-h" not in argv and "--help" not in argv:
-        if others or known.config or known.task_name or known.imports:
+        if others or known.config or known.name or known.task_name or known.imports:
             raise UserError("--resume keeps the settings of the run; give no other option with it")
         return resume(known.resume, console, tensorboard=known.tensorboard)
 
     load_imports(known.imports)
-    config = load_config(find_preset(known.config)) if known.config else default_config()
+    config = quick = load_config(find_preset(known.config)) if known.config else default_config()
     if known.task_name:
         config = dataclasses.replace(config, task=get_task(known.task_name)())
     command = parse(TrainCommand, argv, prog, TrainCommand(settings=config))
-    load_imports(command.settings.imports)
-    return start(command.settings, command.out, console, tensorboard=command.tensorboard)
+    settings = command.settings
+    load_imports(settings.imports)
+    if not (known.config or known.name) and settings != quick:  # the user's own, not the preset
+        settings = dataclasses.replace(settings, name=settings.task.name)
+    return start(settings, command.out, console, tensorboard=command.tensorboard)
 
 
 def default_config() -> Config:
@@ -306,10 +310,10 @@ def sample(argv: Sequence[str], prog: str, console: Console) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with the control characters that would steer a terminal written out.
+    r"""The text with the control characters that would steer a terminal written out.
 
-    >>> print(printable("a\\x1b[2J\\tb"))
-    a\\x1b[2J	b
+    >>> print(printable("a\x1b[2Jb"))
+    a\x1b[2Jb
     """
     kept = lambda c: c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs")
     return "".join(c if kept(c) else ascii(c)[1:-1] for c in text)

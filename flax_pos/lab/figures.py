@@ -31,7 +31,16 @@ COLOURS = (
 )
 """Told apart with the common colour blindnesses and on light and dark grounds."""
 PANELS_IN_ROW = 3
-DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+DASHES = (
+    "-",
+    (0, (4, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (2, 2)),
+    (0, (8, 3)),
+    (0, (4, 1.5, 1, 1.5, 1, 1.5)),
+)
+"""As many as have no common divisor with the colours, so that pairs of both are many."""
 
 # Stand-ins for colours that the page decides: swapped for CSS variables in the SVG.
 INK, MUTED, SHADE = "#010203", "#040506", "#070809"
@@ -130,7 +139,9 @@ def _named(colours: dict[str, str]) -> dict[str, str]:
 
 
 def make_figures(run: Run) -> tuple[Named, ...]:
-    """The figures of a run's finished schemes."""
+    """The figures of a run's finished schemes; none where none is finished."""
+    if not run.rows:
+        return ()
     figures = [
         Named(
             "loss by step",
@@ -197,14 +208,23 @@ Styled = Sequence[tuple[Any, dict[str, Any]]]
 
 
 def styled(rows: Sequence[Any]) -> Styled:
-    """The rows of a table with the looks that they keep in all figures."""
-    dash = lambda i: DASHES[(i // len(COLOURS)) % len(DASHES)]
-    looks = [{"color": COLOURS[i % len(COLOURS)], "linestyle": dash(i)} for i in range(len(rows))]
+    """The rows of a table with the looks that they keep in all figures. Whole lines lie below
+    broken ones, so that rows which coincide can both be seen."""
+    looks = [
+        {
+            "color": COLOURS[i % len(COLOURS)],
+            "linestyle": DASHES[i % len(DASHES)],
+            "zorder": 2 + (i % len(DASHES)) / 10,
+        }
+        for i in range(len(rows))
+    ]
     return list(zip(rows, looks, strict=True))
 
 
 def _draw_seeds(axes: Axes, x, seeds, label: str, style: dict) -> None:
     seeds = np.asarray(seeds, np.float64)
+    if np.isfinite(seeds).sum(1).max() < 2:  # a single point makes no line
+        style = {**style, "marker": "o", "clip_on": False}
     if len(seeds) > 1:
         for seed in seeds:
             axes.plot(x, seed, linewidth=0.7, alpha=0.35, **style)

@@ -8,7 +8,15 @@ def findings(run: Run) -> list[str]:
     """Sentences for the top of the report."""
     if not run.rows:
         return []
-    return [*_inside(run), *_carry(run), *_cautions(run)]
+    return [*_too_few(run), *_inside(run), *_carry(run), *_cautions(run)]
+
+
+def _too_few(run: Run):
+    if (count := run.config.train.models) < FEWEST:
+        few = "1 seed is" if count == 1 else f"{count} seeds are"
+        yield (
+            f"{few} too few for an interval, and so to rank schemes: treat what is close as a tie."
+        )
 
 
 def _inside(run: Run):
@@ -23,14 +31,16 @@ def _inside(run: Run):
     known.sort(reverse=column.better == "high")
     (value, label, own), others = known[0], known[1:]
     where = f"{column.group[:1].upper()}{column.group[1:]}, {column.title}"
-    few = run.config.train.models < FEWEST
-    span_of = "the range of its seeds" if few else "its interval"
     same = [other for _, other, theirs in others if own[0] <= theirs[1] and theirs[0] <= own[1]]
-    if not same:
-        yield f"{where}: {label} is best ({value:.3f}), {span_of} apart from all others."
+    if run.config.train.models < FEWEST:
+        seeds = "only seed" if run.config.train.models == 1 else "seeds"
+        apart = f"level with {_join(same)}" if same else "apart from all others"
+        yield f"{where}: {label} is ahead by its {seeds} ({value:.3f}), {apart}."
+    elif not same:
+        yield f"{where}: {label} is best ({value:.3f}), its interval apart from all others."
     else:
         yield (
-            f"{where}: {label} is best ({value:.3f}), but {span_of} overlaps that of "
+            f"{where}: {label} is best ({value:.3f}), but its interval overlaps that of "
             f"{_join(same)}: they are not told apart here."
         )
 
@@ -70,9 +80,6 @@ def _cautions(run: Run):
             f"All schemes trained with one learning rate ({config.optimizer.learning_rate:g}) for "
             f"{config.train.steps} updates: one that trains more slowly is behind for that alone."
         )
-    if config.train.models < FEWEST:
-        few = "1 seed is" if config.train.models == 1 else f"{config.train.models} seeds are"
-        yield f"{few} too few for an interval: treat what is close as a tie."
 
 
 def _join(names: list[str]) -> str:

@@ -26,6 +26,14 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "model"), counted(1200, "seed")
+    ('1 model', '1,200 seeds')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def rate(tokens_per_second: float) -> str:
     """
     >>> rate(845.2), rate(84512.3), rate(2.5e6)

@@ -14,6 +14,7 @@ from flax_pos.lab.progress import duration
 from flax_pos.lab.records import write_atomic
 from flax_pos.lab.results import CONFIG, Run, summary_json
 from flax_pos.lab.table import COST, UNDEFINED, Cell, Table, make_table, print_table, to_markdown
+from flax_pos.lab.tasks import Task
 
 
 def write_outputs(run: Run, console: Console | None = None) -> None:
@@ -21,7 +22,10 @@ def write_outputs(run: Run, console: Console | None = None) -> None:
     table = make_table(run)
     if console is not None:
         console.print()
-        print_table(table, console)
+        if run.rows:
+            print_table(table, console)
+        else:
+            console.print("nothing is finished yet", highlight=False)
     write_atomic(run.folder / "table.md", to_markdown(table))
     write_atomic(run.folder / "summary.json", json.dumps(summary_json(run), indent=1) + "\n")
     folder = run.folder / "figures"
@@ -40,19 +44,10 @@ def render(run: Run, table: Table, figures: tuple[Named, ...]) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">{escape(_lead(run))}</p>',
         _facts(run),
-        _findings(run),
-        "<h2>Results</h2>",
-        _table(run, table, [g for g in table.groups if g[0] != COST]),
-        _notes(table),
-        "<h2>Figures</h2>",
-        *(_figure(f) for f in figures),
-        "<h2>Cost</h2>",
-        _table(run, table, [g for g in table.groups if g[0] == COST]),
-        "<h2>Schemes</h2>",
-        _schemes(run),
+        *(_results(run, table, figures) if run.rows else ["<p>Nothing is finished yet.</p>"]),
         "<h2>How it was measured</h2>",
         _method(run),
-        _seeds(run),
+        _seeds(run) if run.rows else "",
         _raw("Configuration", (run.folder / CONFIG).read_text(encoding="utf-8")),
         _raw("Environment", json.dumps(run.environment, indent=2)),
     ]
@@ -63,6 +58,21 @@ def render(run: Run, table: Table, figures: tuple[Named, ...]) -> str:
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def _results(run: Run, table: Table, figures: tuple[Named, ...]) -> list[str]:
+    return [
+        _findings(run),
+        "<h2>Results</h2>",
+        _table(run, table, [g for g in table.groups if g[0] != COST]),
+        _notes(table),
+        "<h2>Figures</h2>",
+        *(_figure(f) for f in figures),
+        "<h2>Cost</h2>",
+        _table(run, table, [g for g in table.groups if g[0] == COST]),
+        "<h2>Schemes</h2>",
+        _schemes(run),
+    ]
 
 
 def _lead(run: Run) -> str:
@@ -77,7 +87,7 @@ def _facts(run: Run) -> str:
         "schemes": f"{len(run.finished)} of {len(config.schemes)}",
         "seeds": f"{config.train.models}",
         "updates": f"{config.train.steps:,}",
-        "trained at": f"{config.task.train_length} tokens",
+        "trained up to": _trained(config.task),
         "batch": f"{config.train.batch_size} sequences",
         "model": f"{config.model.layers} layers, width {config.model.width}",
         "time": duration(run.seconds),
@@ -87,6 +97,12 @@ def _facts(run: Run) -> str:
         f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items()
     )
     return f'<dl class="facts">{items}</dl>'
+
+
+def _trained(task: Task) -> str:
+    """The training length, and that of whole sequences where it is another."""
+    length, whole = f"{task.reach_at_training} {task.unit}", f"{task.train_length} tokens"
+    return length if length == whole else f"{length} (whole sequences: {whole})"
 
 
 def _findings(run: Run) -> str:

@@ -19,7 +19,8 @@ CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 TAIL = 0.1
-"""Share of the steps, at the end, over which the training loss is averaged."""
+"""Least share of the steps, at the end, over which the training loss is averaged: whole log lines
+are."""
 
 
 class Scored:
@@ -66,11 +67,19 @@ class Row(Scored):
     """For each seed the mean training loss between log lines."""
 
     @property
+    def tail(self) -> tuple[int, ...]:
+        """Updates behind each of the last log lines, those that `train_loss` averages."""
+        begins = (0, *self.steps[:-1])
+        start = self.steps[-1] * (1 - TAIL)
+        return tuple(
+            end - begin for begin, end in zip(begins, self.steps, strict=True) if end > start
+        )
+
+    @property
     def train_loss(self) -> list[float]:
-        """By seed the mean loss at the end of training."""
-        last = self.steps[-1] if self.steps else 0
-        tail = [i for i, s in enumerate(self.steps) if s > last * (1 - TAIL)]
-        return [sum(seed[i] for i in tail) / len(tail) for seed in self.losses]
+        """By seed the mean loss over the last `sum(tail)` updates."""
+        counts = self.tail
+        return [float(np.average(seed[-len(counts) :], weights=counts)) for seed in self.losses]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder, su
 from flax_pos.lab.members import Entry, make_entries, make_members
 from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
 from flax_pos.lab.program import Model, Program, State, blank_state
-from flax_pos.lab.progress import RunProgress, duration
+from flax_pos.lab.progress import RunProgress, counted, duration
 from flax_pos.lab.records import Records, write_atomic
 from flax_pos.lab.results import CONFIG, ENVIRONMENT, METRICS, read_run
 from flax_pos.lab.scalars import Scalars, model_names
@@ -128,8 +128,9 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
     train = plan.config.train
     members = sum(len(e.points) for e in plan.entries) * train.models
     console.print(
-        f"{len(plan.entries)} schemes × {train.models} seeds, {train.steps} updates each, "
-        f"{members} models on {len(jax.devices())} {environment['device_kind']} device(s)\n"
+        f"{counted(len(plan.entries), 'scheme')} × {counted(train.models, 'seed')}, "
+        f"{counted(train.steps, 'update')} each, {counted(members, 'model')} on "
+        f"{len(jax.devices())} {environment['device_kind']} device(s)\n"
         f"task {plan.config.task.name}: {about['source']}\nrun folder: {folder}",
         highlight=False,
         soft_wrap=True,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from flax_pos.lab.progress import rate
-from flax_pos.lab.results import TAIL, Row, Run, estimate_of
+from flax_pos.lab.results import Row, Run, estimate_of
 from flax_pos.lab.statistics import span, span_name
 from flax_pos.lab.tasks import Column, Reach
 
@@ -52,11 +52,12 @@ class Table(NamedTuple):
 def make_table(run: Run) -> Table:
     """The table of a run's finished schemes."""
     task = run.config.task
+    tail = max((sum(r.tail) for r in run.rows), default=0)  # all rows log alike
     training = Column(
         key="train loss",
         group=TRAINING,
         title="loss",
-        help=f"Training loss in nats, mean over the last {TAIL:.0%} of the updates",
+        help=f"Training loss in nats, mean over the last {tail} updates",
     )
     measured: list[tuple[Column, list[list[float] | None]]] = [
         (training, [r.train_loss for r in run.rows])
@@ -135,7 +136,8 @@ def reach_cell(row: Row, reach: Reach, trained: int, unit: str) -> Cell:
 
 
 def _notes(run: Run, measured: list[tuple[Column, list[list[float] | None]]]):
-    yield span_name(run.config.train.models)
+    if run.rows:
+        yield span_name(run.config.train.models)
     if any(scores is None for _, found in measured for scores in found):
         yield "undefined: longer than the scheme has positions for"
     for row in run.rows:
@@ -175,7 +177,10 @@ def _styled(cell: Cell, header: Header) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """The table in Markdown."""
+    """The table in Markdown; its notes alone where it has no rows."""
+    notes = [*(f"{note}.  " for note in table.notes), ""]
+    if not table.rows:
+        return "\n".join(notes)
     titles = [
         h.title if h.group in ("", REACH, COST) else f"{h.group}: {h.title}" for h in table.headers
     ]
@@ -185,4 +190,4 @@ def to_markdown(table: Table) -> str:
     ]
     for row in table.rows:
         lines.append("| " + " | ".join(f"{c.text} {c.small}".strip() for c in row) + " |")
-    return "\n".join([*lines, "", *(f"{note}.  " for note in table.notes), ""])
+    return "\n".join([*lines, "", *notes])

@@ -200,6 +200,26 @@ def test_control_characters_are_written_out():
     assert printable("é ü 漢 \N{ZERO WIDTH JOINER}\n\t") == "é ü 漢 \N{ZERO WIDTH JOINER}\n\t"
 
 
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        ([], "quick"),
+        (["--steps", "3"], "text"),
+        (["--task-name", "sort"], "sort"),
+        (["--task-name", "sort", "--name", "mine"], "mine"),
+        (["--schemes", "rope", "--name", "quick"], "quick"),
+        (["--config", "copy"], "copy"),
+        (["--config", "quick", "--schemes", "rope"], "quick"),
+    ],
+)
+def test_the_name_of_a_run(monkeypatch, args, name):
+    """That of its config, else of its task, unless it is the preset's own."""
+    started = []
+    monkeypatch.setattr("flax_pos.lab.run.start", lambda config, *_, **__: started.append(config))
+    assert main(["train", *args]) == 0
+    assert [config.name for config in started] == [name]
+
+
 def test_sample_needs_a_scheme_only_where_there_are_several(fails, tmp_path, tiny, change):
     (tmp_path / "config.toml").write_text(tomlio.dumps(tiny))
     assert "'none' has no complete checkpoint yet" in fails("sample", tmp_path)

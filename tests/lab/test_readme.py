@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flax_pos.lab.grid.config import load_grid
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -26,6 +28,14 @@ def own_files() -> dict[str, str]:
 def test_the_files_and_the_command_are_there():
     assert set(own_files()) == {"my_scheme.py", "my_task.py"}
     assert len(commands()) == 1
+
+
+def test_the_grid_is_one(tmp_path):
+    (text,) = [b for b in blocks("") if "[tasks." in b]
+    (tmp_path / "my_grid.toml").write_text(text)
+    grid = load_grid(tmp_path / "my_grid.toml")
+    assert set(grid.tasks) == {"sort", "short_text"}
+    assert set(grid.models) == {"small"}
 
 
 def commands() -> list[str]:

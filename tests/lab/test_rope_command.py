@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from flax_pos.cli import main
 from flax_pos.functional.rope import Linear, RopeSpec, Yarn
+from flax_pos.lab.rope.figure import _wavelengths
 from flax_pos.lab.rope.pairs import Case, score_by_distance, treatment
 
 LLAMA = {
@@ -74,6 +76,7 @@ def test_table_and_picture(tmp_path, capsys):
     assert rows["0"][1:4] == ["6.3", "10.19", "kept"]
     assert rows["7"][1:5] == ["19,869", "0.003221", "/", "8"]
     assert "leaves the trained range at length 512: no pair as configured" in told
+    assert "with the factor linear 8, NTK 8, dynamic 2, YaRN 8." in told
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert not list(tmp_path.glob("*.partial"))
 
@@ -107,6 +110,8 @@ def test_folder(tmp_path, capsys):
         ({"head_dim": 7}, (), "rotary width must be even"),
         ({"head_dim": 8}, (), "does not say the trained length; give --trained"),
         (LLAMA, ("--length", "1"), "--length must be a whole number from 2"),
+        (LLAMA, ("--length", "0"), "--length must be a whole number from 2"),
+        (LLAMA, ("--trained", "0"), "--trained must be a whole number from 2"),
         (LLAMA, ("--lenght", "9"), "lenght"),
     ],
 )
@@ -116,6 +121,16 @@ def test_bad_input_is_one_line(tmp_path, capsys, config, options, message):
     assert message in told
     assert len(told.strip().splitlines()) == 1
     assert not picture.exists()
+
+
+def test_no_two_lines_look_alike():
+    axes = Figure().add_subplot()
+    _wavelengths(axes, Case(None, RopeSpec(head_dim=16), 64, 512))
+    lines = [line for line in axes.lines if line.get_label()[0] != "_"][:-1]  # the last: dots
+    assert len(lines) == 6
+    assert len({line.get_color() for line in lines}) == 6
+    broken = [line for line in lines if line.get_label() not in ("unscaled", "as configured")]
+    assert len({str(line._dash_pattern) for line in broken}) == 4
 
 
 def test_missing_file(tmp_path, capsys):

@@ -123,6 +123,38 @@ def test_too_few_seeds_are_said_to_be_too_few(finished):
             assert 0 < low < high < count - 1
 
 
+def test_few_seeds_rank_nothing(finished):
+    for count in range(1, 7):
+        run = with_seeds(read_run(finished[0]), [1.0] * count)
+        lines = findings(run)
+        assert ("too few for an interval, and so to rank" in lines[0]) == (count < 5)
+        assert any("is best" in line for line in lines) == (count >= 5)
+
+
+def test_the_table_says_how_many_updates_the_training_loss_is_of(finished):
+    header = make_table(read_run(finished[0])).headers[1]
+    assert header.help.endswith("mean over the last 3 updates")
+
+
+def test_a_run_stopped_before_anything_finished(finished, tmp_path):
+    """Warnings are errors in tests."""
+    folder = finished[0]
+    (tmp_path / "config.toml").write_text((folder / "config.toml").read_text())
+    for event in Records(folder / "metrics.jsonl").read():
+        if event["event"] == "result":
+            break
+        Records(tmp_path / "metrics.jsonl").append(event.pop("event"), **event)
+    out = io.StringIO()
+    write_outputs(read_run(tmp_path), Console(file=out))
+    assert "nothing is finished yet" in out.getvalue()
+    assert not list((tmp_path / "figures").iterdir())
+    html = (tmp_path / "report.html").read_text()
+    for absent in ("<table", "<figure", "Results", "Every seed"):
+        assert absent not in html
+    assert "not finished: none, learned" in (tmp_path / "table.md").read_text()
+    assert "|" not in (tmp_path / "table.md").read_text()
+
+
 def test_the_summary_holds_seeds_spread_and_method(finished):
     folder, _, _ = finished
     summary = json.loads((folder / "summary.json").read_text())

@@ -21,7 +21,7 @@ from flax_pos.lab.grid.results import GRID, PLAN
 from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.lab.placement import prepare_cpu
 from flax_pos.lab.program import Model
-from flax_pos.lab.progress import RunProgress, duration
+from flax_pos.lab.progress import RunProgress, counted, duration
 from flax_pos.lab.records import Records, write_atomic
 from flax_pos.lab.results import ENVIRONMENT, METRICS
 from flax_pos.lab.run import Interrupted, Plan, SchemeRun, try_out
@@ -128,8 +128,9 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
     cells = prepared.cells
     steps = sum(cell.config.train.steps for cell in cells)
     console.print(
-        f"{len(cells)} cells ({len(prepared.grid.tasks)} tasks, {len(prepared.grid.models)} "
-        f"models), {steps} updates in all, on {len(jax.devices())} "
+        f"{counted(len(cells), 'cell')} ({counted(len(prepared.grid.tasks), 'task')}, "
+        f"{counted(len(prepared.grid.models), 'model')}), {counted(steps, 'update')} in all, on "
+        f"{len(jax.devices())} "
         f"{environment['device_kind']} device(s)\ngrid folder: {folder}",
         highlight=False,
         soft_wrap=True,

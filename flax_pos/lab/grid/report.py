@@ -1,6 +1,7 @@
 """A grid's report: one self-contained page, and the same as PNG, CSV, Markdown and LaTeX."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -16,10 +17,12 @@ from flax_pos.lab.grid.published import check_claims
 from flax_pos.lab.grid.ranks import rank_map
 from flax_pos.lab.grid.results import GRID, RULE, GridRun, Row, read_grid, results_json
 from flax_pos.lab.grid.table import comparisons, interval, panel_table, revision, to_csv, to_latex
+from flax_pos.lab.progress import counted
 from flax_pos.lab.records import write_atomic
 from flax_pos.lab.table import UNDEFINED, Cell, Table, print_table, to_markdown
 from flax_pos.scheme import from_dict
 
+Judged = tuple[Claim, Finding]
 Panel = tuple[str, str, tuple[Row, ...]]
 """Label of the task, label of the model, finished rows."""
 
@@ -42,7 +45,7 @@ def write_grid_outputs(folder: Path, console: Console | None = None) -> None:
         inner[title] = anatomy_figures(title, rows)
         for figure in (*figures[title], *inner[title]):
             figure.save_png(folder / "figures")
-    markdown.append(f"## Published claims\n\n{_claims_markdown(claims)}")
+    markdown.append(f"## Published claims\n\n{_claims_markdown(run, claims)}")
     write_atomic(folder / "results.json", json.dumps(results_json(run), indent=1) + "\n")
     write_atomic(folder / "results.csv", to_csv(run))
     write_atomic(folder / "tables.md", "\n".join(markdown) + "\n")
@@ -50,7 +53,8 @@ def write_grid_outputs(folder: Path, console: Console | None = None) -> None:
     write_atomic(folder / "report.html", _page(run, claims, figures, inner))
     if console is not None:
         known = [(c, f) for c, f in claims if f.verdict != "not testable here"]
-        console.print("\nPublished claims", style="bold")
+        none = "" if known else f": none of {len(claims)} can be tested here"
+        console.print(f"\nPublished claims{none}", style="bold", highlight=False)
         for claim, found in known:
             console.print(f"  {found.verdict}: {claim.text}. {found.figure}", highlight=False)
 
@@ -80,7 +84,7 @@ def _page(
         _facts(run),
         _warnings(run),
         "<h2>Published claims</h2>",
-        _claims_html(claims),
+        _claims_html(run, claims),
         rank_map(panels(run)),
     ]
     for task, model, rows in panels(run):
@@ -160,19 +164,33 @@ def _warnings(run: GridRun) -> str:
     return f'<ul class="card findings">{items}</ul>' if items else ""
 
 
-def _claims_html(claims: Sequence[tuple[Claim, Finding]]) -> str:
+def _of_tasks_here(run: GridRun, claims: Sequence[Judged]) -> tuple[list[Judged], str]:
+    """The claims on tasks that the grid has, and a line that counts the others."""
+    names = {task.name for task in run.config.tasks.values()}
+    others = Counter(claim.task for claim, _ in claims if claim.task not in names)
+    here = [pair for pair in claims if pair[0].task in names]
+    if not others:
+        return here, ""
+    counts = ", ".join(f"{task} ({count})" for task, count in others.most_common())
+    total = counted(others.total(), "claim")
+    return here, f"Not testable here: {total} on tasks that this grid does not have: {counts}."
+
+
+def _claims_html(run: GridRun, claims: Sequence[Judged]) -> str:
+    claims, elsewhere = _of_tasks_here(run, claims)
+    elsewhere = elsewhere and f'<p class="notes">{escape(elsewhere)}</p>'
     shown = [pair for pair in claims if pair[1].verdict != "not testable here"]
     rest = [pair for pair in claims if pair[1].verdict == "not testable here"]
     table = _claims_table(shown) if shown else '<p class="notes">None can be tested here.</p>'
     if not rest:
-        return table
+        return table + elsewhere
     return (
-        f"{table}<details><summary>{len(rest)} claims that are not testable here</summary>"
-        f"{_claims_table(rest)}</details>"
+        f"{table}<details><summary>{counted(len(rest), 'claim')} not testable here, though on "
+        f"tasks of this grid</summary>{_claims_table(rest)}</details>{elsewhere}"
     )
 
 
-def _claims_table(claims: Sequence[tuple[Claim, Finding]]) -> str:
+def _claims_table(claims: Sequence[Judged]) -> str:
     rows = "".join(
         f'<tr><td class="verdict {found.verdict.split()[0]}-{found.verdict.split()[-1]}">'
         f"{escape(found.verdict)}</td><td>{escape(claim.text)}<small>{escape(claim.source)}: "
@@ -186,13 +204,16 @@ def _claims_table(claims: Sequence[tuple[Claim, Finding]]) -> str:
     )
 
 
-def _claims_markdown(claims: Sequence[tuple[Claim, Finding]]) -> str:
+def _claims_markdown(run: GridRun, claims: Sequence[Judged]) -> str:
+    here, elsewhere = _of_tasks_here(run, claims)
+    if not here:
+        return elsewhere
     lines = ["| claim | source | published | here | verdict |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| {claim.text} | {claim.source} | {claim.published} | {found.figure} | {found.verdict} |"
-        for claim, found in claims
+        for claim, found in here
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(["", elsewhere] if elsewhere else [])])
 
 
 def _dot(number: int) -> str:

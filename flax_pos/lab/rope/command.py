@@ -14,7 +14,7 @@ from rich.table import Table
 from flax_pos.arguments import parse
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.rope.figure import save
-from flax_pos.lab.rope.pairs import Case, read_cases, treatment
+from flax_pos.lab.rope.pairs import DYNAMIC, Case, read_cases, treatment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,8 @@ def _print_case(case: Case, console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for name in ("pair", "wavelength", "turns", spec.scaling.rope_type, *others):
         table.add_column(name, justify="right", no_wrap=True)
+    assumed = {name: DYNAMIC if name == "dynamic" else case.stretch for name in others}
+    factors = ", ".join(f"{name} {factor:.4g}" for name, factor in assumed.items())
     outside = case.leaves(own)
     for i, w in enumerate(plain):
         cells = [
@@ -79,7 +81,8 @@ def _print_case(case: Case, console: Console) -> None:
     whole = Console(file=console.file, width=max(natural, console.width))
     whole.print(table)
     console.print(
-        f"turns: within the trained length, unscaled. Laws: what became of the frequency.\n"
+        f"turns: within the trained length, unscaled. Laws: what became of the frequency"
+        f"{f', with the factor {factors}' if factors else ''}.\n"
         f"* leaves the trained range at length {case.length:,}: {_ranges(outside)} as configured",
         highlight=False,
         soft_wrap=True,

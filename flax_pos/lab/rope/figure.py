@@ -58,7 +58,7 @@ def _wavelengths(axes: Axes, case: Case) -> None:
         axes.plot(
             turning,
             2 * np.pi / w[turning],
-            color=_OWN if bold else _PLAIN if i == 0 else others[i % len(others)],
+            color=_OWN if bold else _PLAIN if i == 0 else others[(i - 2) % len(others)],
             linestyle="-" if bold or i == 0 else DASHES[i % len(DASHES)],
             linewidth=2.2 if bold else 1.1,
             label=name,

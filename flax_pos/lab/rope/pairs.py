@@ -23,6 +23,8 @@ from flax_pos.functional.rope.hf_keys import get, text_config
 from flax_pos.lab.errors import UserError
 
 LARGEST_FILE = 16 << 20
+DYNAMIC = 2.0
+"""Factor that configs give to dynamic NTK, which finds by itself how far to stretch."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,22 @@ class Case:
         seen = self.plain * self.trained
         return (seen < 2 * np.pi) & (inv_freq * self.length > seen * (1 + 1e-9))
 
+    @property
+    def stretch(self) -> float:
+        """The factor that this length needs."""
+        return max(self.length / self.trained, 1.0)
+
     def others(self) -> dict[str, np.ndarray]:
         """Frequencies under the usual laws with the factor that this length needs; dynamic NTK,
-        which finds its own, with the factor that configs give it."""
-        factor = max(self.length / self.trained, 1.0)
+        which finds its own, with `DYNAMIC`."""
+        factor = self.stretch
         if factor == 1:
             return {}
         original = self.trained
         laws: dict[str, Scaling] = {
             "linear": Linear(factor=factor),
             "NTK": NTKAware(alpha=factor),
-            "dynamic": DynamicNTK(factor=2.0, original_max_position_embeddings=original),
+            "dynamic": DynamicNTK(factor=DYNAMIC, original_max_position_embeddings=original),
             "YaRN": Yarn(factor=factor, original_max_position_embeddings=original),
         }
         found = {}
@@ -102,10 +109,12 @@ def read_cases(path: Path, length: int | None, trained: int | None) -> list[Case
     for kind, spec in kinds.items():
         if spec is None:
             continue
-        before = trained or getattr(spec.scaling, "original_max_position_embeddings", maximum)
+        before = trained
+        if before is None:
+            before = getattr(spec.scaling, "original_max_position_embeddings", maximum)
         if before is None:
             raise UserError(f"{path} does not say the trained length; give --trained")
-        after = length or maximum or before
+        after = length if length is not None else maximum or before
         for name, value in (("--trained", before), ("--length", after)):
             if not isinstance(value, int) or not 2 <= value <= 2**31:
                 raise UserError(f"{name} must be a whole number from 2 to 2**31, got {value!r}")

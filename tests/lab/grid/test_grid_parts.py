@@ -18,7 +18,8 @@ from flax_pos.lab.grid.claims import Claim, ahead, change, check_claim, slower, 
 from flax_pos.lab.grid.commands import seconds
 from flax_pos.lab.grid.config import grid_from_table, is_grid, load_grid
 from flax_pos.lab.grid.last import cut
-from flax_pos.lab.grid.published import CLAIMS
+from flax_pos.lab.grid.published import CLAIMS, check_claims
+from flax_pos.lab.grid.report import _claims_html, _claims_markdown
 from flax_pos.lab.grid.results import Row, _select, best_point
 from flax_pos.lab.grid.table import comparisons, panel_table, to_latex
 from flax_pos.lab.members import parse_scheme
@@ -331,6 +332,20 @@ def test_what_cannot_be_said_is_not_said():
     assert few.verdict == "undecided"
     assert "too few seeds" in few.figure
     assert "does not measure" in check_claim(claim(within("loss@4x"), "none"), run).figure
+
+
+def test_claims_on_tasks_of_other_grids_are_one_line_that_counts_them():
+    run = Fake(row("none", GOOD), row("rope", BAD))
+    claims = check_claims(run)
+    names = {task.name for task in run.config.tasks.values()}
+    here = [c for c, _ in claims if c.task in names]
+    assert 0 < len(here) < len(claims)
+    for write in (_claims_markdown, _claims_html):
+        text = write(run, claims)
+        assert f"{len(claims) - len(here)} claims on tasks that this grid does not have" in text
+        for name in {c.task for c in CLAIMS} - names:
+            assert f"{name} ({sum(c.task == name for c in CLAIMS)})" in text
+    assert _claims_markdown(run, claims).count("\n") == len(here) + 3
 
 
 def test_fitting_more_slowly():
