@@ -30,7 +30,7 @@ def test_a_curve_of_one_point_can_be_seen():
     for seeds, marker in (([[1.0, 2.0]], "None"), ([[1.0]] * 3, "o"), ([[1.0, nan]] * 3, "o")):
         axes.clear()
         _draw_seeds(axes, range(len(seeds[0])), seeds, "rope", {})
-        assert {line.get_marker() for line in axes.lines} == {marker}
+        assert {str(line.get_marker()) for line in axes.lines} == {marker}
 
 
 def test_rows_look_different():
