@@ -1,6 +1,6 @@
 """Token embeddings and position encodings for JAX and Flax, and the lab that compares them."""
 
-from flax_pos.attention import attend
+from flax_pos.attention import attend, prepare
 from flax_pos.checks import (
     PositionCheckError,
     check_cache_equivalence,
@@ -79,6 +79,7 @@ __all__ = [
     "permute_layout",
     "positions_from_mask",
     "positions_from_segments",
+    "prepare",
     "query_temperature",
     "register",
     "rope_layers",

@@ -76,7 +76,9 @@ def test_register_refuses_what_cannot_be_a_scheme(clean_registry):
 
 
 def test_unknown_names_list_what_there_is():
-    with pytest.raises(ValueError, match=r"unknown scheme 'ropee'; registered: .*alibi.*rope"):
+    with pytest.raises(
+        ValueError, match=r"'ropee'; did you mean 'rope'\? registered: .*alibi.*rope"
+    ):
         get_scheme("ropee")
     with pytest.raises(ValueError, match=r"has no field 'base'; fields: .*theta"):
         from_dict({"name": "rope", "base": 1.0})

@@ -5,13 +5,16 @@ import math
 from typing import Literal, get_args
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flax_pos.attention.blockwise import attend_blockwise
 from flax_pos.attention.dense import attend_dense
 from flax_pos.attention.kernels import attend_library, attend_splash, refusal
 from flax_pos.attention.mask import Reach
-from flax_pos.scheme import Scheme
+from flax_pos.functional.embedding import check_cap
+from flax_pos.scheme import Scheme, check_scheme
 from flax_pos.types import Coords, Params
 
 Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn", "splash", "tokamax"]
@@ -52,6 +55,9 @@ def attend(
     softcap(scale * q.k) + bias, or what `scheme.scores` makes of them. Softmax and all sums are
     float32. A query that sees no key, such as padding, gets zeros.
 
+    Neither does this rotate, nor does it compute what tokens carry: `prepare` does, and q, k and
+    coords that did not go through it are attended to without positions under schemes such as RoPE.
+
     Args:
       scheme: the layer's scheme (`for_layer` already applied).
       params: its parameters, shared and own merged.
@@ -86,9 +92,24 @@ def attend(
     Raises:
       ValueError: shapes that do not fit, a scheme that needs a causal mask and gets none, or an
         implementation that cannot do the job; the message says why.
-      TypeError: q, k and v of different dtypes.
+      TypeError: q, k and v of different dtypes; a scheme that is a name or a class, or coords
+        that are none; an index that is not int32, positions of 16 bits or fewer; a window, chunk
+        or block size that is not an integer.
+
+    >>> from flax_pos import Coords, Dims, get_scheme, prepare
+    >>> rope, at = get_scheme("rope")(), Coords(jnp.arange(5), jnp.arange(5))
+    >>> x, q, k, v = jnp.ones((5, 8)), *jnp.ones((3, 5, 2, 4))
+    >>> dims = Dims(width=8, heads=2, kv_heads=2, head_dim=4, layers=1, max_len=5)
+    >>> q, k, at = prepare(rope, {}, x, q, k, at, rope.features(at.pos, dims))
+    >>> attend(rope, {}, q, k, v, at, at).shape
+    (5, 2, 4)
     """
-    _check(scheme, q, k, v, q_at, k_at, sinks)
+    check_scheme(scheme)
+    _check_coords("q_at", q_at)
+    _check_coords("k_at", k_at)
+    _check(q, k, v, q_at, k_at, sinks)
+    if softcap is not None:
+        check_cap(softcap, "softcap")
     if scheme.causal_only and not causal:
         raise ValueError(
             f"scheme {scheme.name!r} has no meaning without a causal mask: causal=True"
@@ -124,6 +145,8 @@ def attend(
             f"implementation must be one of {get_args(Implementation)}, got {implementation!r}"
         )
 
+    if 0 in (q.shape[-3], k.shape[-3]):
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     args = (scheme, params, q, k, v, q_at, k_at)
     if implementation == "dense":
@@ -154,12 +177,35 @@ def attend(
 
 
 def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and value < 1:
+    if value is None:
+        return None
+    # Anything else is an integer, or the length of an axis that an exported program leaves open.
+    if isinstance(value, bool | str | float | np.floating | jax.Array):
+        raise TypeError(f"{name} must be an integer (tokens) or None, got {value!r}")
+    if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return value
 
 
-def _check(scheme, q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
+def _check_coords(name: str, at: Coords) -> None:
+    if not isinstance(at, Coords):
+        raise TypeError(
+            f"{name} must be Coords(index, pos), as `prepare` returns them for a scheme such as "
+            f"get_scheme('rope')(); got {type(at).__name__}"
+        )
+    index, pos = jnp.result_type(at.index), jnp.result_type(at.pos)
+    if not jnp.issubdtype(index, jnp.signedinteger) or index.itemsize < 4:
+        raise TypeError(
+            f"{name}.index must be int32, the order of the tokens and -1 on padding; got {index}"
+        )
+    real = jnp.issubdtype(pos, jnp.floating) or jnp.issubdtype(pos, jnp.signedinteger)
+    if not real or pos.itemsize < 4:
+        raise TypeError(
+            f"{name}.pos must be int32, or float32 for tokens placed at real numbers; got {pos}"
+        )
+
+
+def _check(q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim < 3:
             raise ValueError(f"{name} must be *B, tokens, heads, width; got shape {x.shape}")
@@ -171,13 +217,13 @@ def _check(scheme, q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
             raise TypeError(f"{name} is {x.dtype} and q is {q.dtype}; cast them to one dtype")
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"k is {k.shape[-1]} wide and q is {q.shape[-1]}; they must agree")
+    if k.shape[-2] < 1 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(
+            f"{q.shape[-2]} query heads cannot share {k.shape[-2]} key/value heads evenly"
+        )
     if v.shape[-3:-1] != k.shape[-3:-1]:
         raise ValueError(
             f"v has {v.shape[-3:-1]} (tokens, heads) and k has {k.shape[-3:-1]}; they must agree"
-        )
-    if q.shape[-2] % k.shape[-2]:
-        raise ValueError(
-            f"{q.shape[-2]} query heads cannot share {k.shape[-2]} key/value heads evenly"
         )
     for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
         shape = at.index.shape

@@ -112,7 +112,7 @@ def embed(
     >>> float(embed(params, jnp.array([1]), scale=3072**0.5)[0, 0])
     55.5
     """
-    table = params["embedding"]
+    table = _embedding(params)
     x = lookup(table, ids, size=vocab_size, out_of_range=out_of_range, name="ids")
     dtype = table.dtype if dtype is None else dtype
     if scale is None:
@@ -125,7 +125,16 @@ def embed(
 
 def head_table(params: EmbeddingParams) -> Float[Array, "V D"]:
     """The head with one row per token: the embedding itself where it is tied."""
-    return params["head"].T if "head" in params else params["embedding"]
+    return params["head"].T if "head" in params else _embedding(params)
+
+
+def _embedding(params: EmbeddingParams) -> Float[Array, "V D"]:
+    if "embedding" not in params:
+        raise ValueError(
+            f"params has the entries {sorted(params)}; it needs 'embedding' (V x D), as "
+            "init_embedding makes it, and an untied 'head' (D x V) beside it"
+        )
+    return params["embedding"]
 
 
 def unembed(
@@ -174,11 +183,16 @@ def soft_cap(x: Float[Array, "*B"], cap: float | Array) -> Float[Array, "*B"]:
     >>> round(float(soft_cap(jnp.array(124.0), 30.0)), 5)
     29.98459
     """
-    if not isinstance(cap, Tracer) and not cap > 0:
-        raise ValueError(f"cap must be positive, got {cap}; None leaves the soft cap out")
+    check_cap(cap)
     wide = np.promote_types(x.dtype, np.float32)
     cap = jnp.asarray(cap, wide)
     return (cap * jnp.tanh(x.astype(wide) / cap)).astype(x.dtype)
+
+
+def check_cap(cap: float | Array, name: str = "cap") -> None:
+    """Raises ValueError unless a soft cap is positive; a traced one passes."""
+    if not isinstance(cap, Tracer) and not cap > 0:
+        raise ValueError(f"{name} must be positive, got {cap}; None leaves the soft cap out")
 
 
 def nearest_tokens(
@@ -215,7 +229,7 @@ def nearest_tokens(
         raise ValueError(f"by must be 'score' or 'cosine', got {by!r}")
     if table not in ("head", "embedding"):
         raise ValueError(f"table must be 'head' or 'embedding', got {table!r}")
-    rows = (head_table(params) if table == "head" else params["embedding"])[:vocab_size]
+    rows = (head_table(params) if table == "head" else _embedding(params))[:vocab_size]
     if not 1 <= k <= rows.shape[0]:
         raise ValueError(f"k must be in 1 .. {rows.shape[0]} (the vocabulary), got {k}")
     rows, h = rows.astype(jnp.float32), h.astype(jnp.float32)

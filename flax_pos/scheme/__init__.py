@@ -8,13 +8,14 @@ a block of queries against a block of keys).
 from flax_pos.scheme.base import HOOKS, Scheme, Wrapper, merge
 from flax_pos.scheme.plain import from_dict, to_dict
 from flax_pos.scheme.plan import LayerPlan, plan_layers
-from flax_pos.scheme.registry import get_scheme, list_schemes, register
+from flax_pos.scheme.registry import check_scheme, get_scheme, list_schemes, register
 
 __all__ = [
     "HOOKS",
     "LayerPlan",
     "Scheme",
     "Wrapper",
+    "check_scheme",
     "from_dict",
     "get_scheme",
     "list_schemes",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from flax_pos.scheme.base import Scheme
+from flax_pos.scheme.registry import check_scheme
 
 
 class LayerPlan(NamedTuple):
@@ -20,7 +21,12 @@ class LayerPlan(NamedTuple):
 
 
 def plan_layers(scheme: Scheme, layers: int) -> LayerPlan:
-    """The layer plan of a model with `layers` layers."""
+    """The layer plan of a model with `layers` layers.
+
+    Raises:
+      TypeError: `scheme` is the name or the class of one.
+    """
+    check_scheme(scheme)
     parts: list[Scheme] = []
     part_of = []
     for layer in range(layers):

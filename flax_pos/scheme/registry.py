@@ -1,10 +1,11 @@
 """Schemes by name: the package's own, those of installed packages, and the user's."""
 
 import dataclasses
+import difflib
 import importlib
 import importlib.metadata
 import pkgutil
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flax_pos.scheme.base import Scheme
 
@@ -80,8 +81,26 @@ def get_scheme(name: str) -> type[Scheme]:
     if name not in _REGISTRY:
         _load_all()
     if name not in _REGISTRY:
-        raise ValueError(f"unknown scheme {name!r}; registered: {', '.join(sorted(_REGISTRY))}")
+        close = difflib.get_close_matches(str(name), _REGISTRY, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(
+            f"unknown scheme {name!r}; {hint}registered: {', '.join(sorted(_REGISTRY))}"
+        )
     return _REGISTRY[name]
 
 
-__all__ = ["get_scheme", "list_schemes", "register"]
+def check_scheme(scheme: Any, name: str = "scheme") -> None:
+    """Raises TypeError unless `scheme` is an instance of `Scheme`: neither a name nor a class."""
+    if isinstance(scheme, Scheme):
+        return
+    example, got = "rope", repr(scheme)
+    if isinstance(scheme, str):
+        example = get_scheme(scheme).name
+    elif isinstance(scheme, type) and issubclass(scheme, Scheme):
+        example, got = scheme.name or example, f"the class {scheme.__name__}"
+    raise TypeError(
+        f"{name} must be an instance of a scheme, such as get_scheme({example!r})(); got {got}"
+    )
+
+
+__all__ = ["check_scheme", "get_scheme", "list_schemes", "register"]

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme
 from flax_pos.attention import dispatch, prepare
+from flax_pos.scheme import plan_layers
 
 NONE = get_scheme("none")()
 ALIBI = get_scheme("alibi")()
@@ -310,3 +311,73 @@ def test_B62_each_device_its_own_queries():
 
     got = run(q, k, v, at)
     np.testing.assert_allclose(got, call(scheme, (q, k, v), at, implementation="dense"), atol=2e-6)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("softcap", [0.0, -1.0, float("nan")])
+def test_a_soft_cap_that_caps_nothing(softcap, traced):
+    if traced:  # nothing is known about it yet
+        assert jax.eval_shape(lambda c: call(softcap=c), softcap).shape == (2, 9, 4, 8)
+        return
+    with pytest.raises(ValueError, match=f"softcap must be positive, got {softcap}; None leaves"):
+        call(softcap=softcap)
+
+
+@pytest.mark.parametrize("side", ["q_at", "k_at"])
+@pytest.mark.parametrize(
+    ("field", "dtype"),
+    [(f, d) for f in ("index", "pos") for d in ("bfloat16", "float16", "bool", "int16", "uint32")]
+    + [("index", "float32")],
+)
+def test_coords_of_a_dtype_that_cannot_count(side, field, dtype):
+    at, (q, k, v) = coords(), arrays()
+    bad = at._replace(**{field: getattr(at, field).astype(dtype)})
+    ats = {"q_at": at, "k_at": at} | {side: bad}
+    with pytest.raises(TypeError, match=rf"{side}.{field} must be int32.* got {dtype}"):
+        attend(ALIBI, {}, q, k, v, **ats)
+
+
+def test_tokens_may_be_placed_at_real_numbers():
+    at = coords()
+    got = call(ALIBI, at=at._replace(pos=at.pos.astype(jnp.float32)))
+    np.testing.assert_array_equal(got, call(ALIBI))
+
+
+@pytest.mark.parametrize("name", ["window", "chunk", "block_q", "block_k"])
+@pytest.mark.parametrize("value", [2.5, 2.0, np.float32(2), True, "2", jnp.int32(2)], ids=repr)
+def test_sizes_that_are_not_integers(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be an integer"):
+        call(implementation="blockwise", **{name: value})
+
+
+@pytest.mark.parametrize("value", ["alibi", type(ALIBI)])
+def test_a_scheme_is_an_instance(value):
+    for use in (call, lambda scheme: plan_layers(scheme, 2)):
+        with pytest.raises(TypeError, match=r"such as get_scheme\('alibi'\)\(\); got"):
+            use(value)
+    with pytest.raises(ValueError, match="unknown scheme 'alibbi'; did you mean 'alibi'"):
+        call("alibbi")
+
+
+def test_coords_are_coords():
+    index = coords().index
+    with pytest.raises(TypeError, match=r"q_at must be Coords\(index, pos\).*get_scheme"):
+        call(at=index)
+
+
+@pytest.mark.parametrize("kv_heads", [0, 3])
+def test_key_heads_are_blamed_where_they_are_wrong(kv_heads):
+    q, _, v = arrays()
+    with pytest.raises(ValueError, match=f"4 query heads cannot share {kv_heads} key/value heads"):
+        call(xs=(q, jnp.ones((2, 9, kv_heads, 8)), v))
+
+
+@pytest.mark.parametrize("form", ["auto", "dense", "blockwise", "xla"])
+@pytest.mark.parametrize(("queries", "keys"), [(0, 0), (0, 9), (9, 0)])
+def test_no_tokens(form, queries, keys):
+    q, k, v = arrays(value=8)
+    q_at, k_at = coords(length=queries), coords(length=keys)
+    out = attend(
+        NONE, {}, q[:, :queries], k[:, :keys], v[:, :keys], q_at, k_at, implementation=form
+    )
+    np.testing.assert_array_equal(out, np.zeros((2, queries, 4, 8)))

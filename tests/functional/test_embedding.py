@@ -229,3 +229,14 @@ def test_under_jit_grad_and_strict_promotion(dtype):
         gradient = jax.jit(jax.grad(loss))(params, jnp.array([[0, 1, 1]]))
     assert gradient["embedding"].dtype == dtype
     assert np.isfinite(np.asarray(gradient["embedding"], np.float32)).all()
+
+
+@pytest.mark.parametrize("params", [{}, {"table": jnp.ones((3, 2))}])
+def test_parameters_that_are_not_there(params):
+    for use in (
+        lambda: embed(params, jnp.array([1])),
+        lambda: unembed(params, jnp.ones((1, 2))),
+        lambda: nearest_tokens(params, jnp.ones(2), 1, table="embedding"),
+    ):
+        with pytest.raises(ValueError, match=r"params has the entries .*it needs 'embedding'"):
+            use()
