@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Integer, Num
 
@@ -24,9 +25,18 @@ def alibi_slopes(heads: int, *, max_bias: float | Array = 8.0) -> Float[Array, "
     Returns:
       float32, positive.
 
+    Raises:
+      TypeError: `heads` is not an integer.
+      ValueError: no heads, or a concrete `max_bias` that is not positive and finite.
+
     >>> alibi_slopes(6).tolist()
     [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
     """
+    if isinstance(heads, bool) or not isinstance(heads, int | np.integer):
+        raise TypeError(f"heads must be an integer, got {heads!r}")
+    heads = int(heads)
+    if not isinstance(max_bias, Tracer) and not 0 < max_bias < np.inf:
+        raise ValueError(f"max_bias must be positive and finite, got {max_bias}")
     if heads < 1:
         raise ValueError(f"heads must be at least 1, got {heads}")
     below = 1 << (heads.bit_length() - 1)
@@ -76,7 +86,8 @@ def t5_buckets(
     integer thresholds, so no device's `log` can round a boundary the wrong way.
 
     Args:
-      relative: key - query (integers, or floating for tokens at real positions).
+      relative: key - query: signed integers of any width, or float32 for tokens at real
+        positions.
       bidirectional: keys after the query get the upper half of the buckets; otherwise they share
         bucket 0.
       num_buckets: in all.
@@ -86,12 +97,16 @@ def t5_buckets(
       int32, 0 .. num_buckets - 1.
 
     Raises:
-      ValueError: too few buckets, or a `max_distance` that the single-distance buckets reach.
+      TypeError: unsigned integers, which wrap where the key comes before the query, or 16-bit
+        floats, which cannot count.
+      ValueError: concrete distances that are NaN, too few buckets, or a `max_distance` that the
+        single-distance buckets reach.
 
     >>> t5_buckets(jnp.array([-20, -8, 0, 5])).tolist()
     [17, 8, 0, 0]
     """
     check_t5_buckets(bidirectional, num_buckets, max_distance)
+    relative = _signed(relative)
     side = num_buckets // 2 if bidirectional else num_buckets
     distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
     single = side // 2
@@ -99,6 +114,23 @@ def t5_buckets(
     for threshold in _log_thresholds(single, side, max_distance):
         bucket += (distance >= threshold).astype(jnp.int32)
     return bucket + jnp.where(relative > 0, side, 0) if bidirectional else bucket
+
+
+def _signed(relative):
+    """int32 whose negative is int32 too, or the floats as they are."""
+    relative = relative if hasattr(relative, "dtype") else np.asarray(relative)
+    dtype = relative.dtype
+    if jnp.issubdtype(dtype, jnp.signedinteger):
+        top = np.iinfo(np.int32).max
+        if dtype.itemsize >= 4:
+            relative = relative.clip(-top, top)
+        return jnp.asarray(relative, jnp.int32)
+    if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 4:
+        raise TypeError(f"relative must be signed integers, or float32; got {dtype}")
+    relative = jnp.asarray(relative)
+    if not isinstance(relative, Tracer) and bool(jnp.isnan(relative).any()):
+        raise ValueError("relative must be numbers, key - query; got NaN")
+    return relative
 
 
 def check_t5_buckets(bidirectional: bool, num_buckets: int, max_distance: int) -> None:

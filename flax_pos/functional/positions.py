@@ -29,6 +29,8 @@ def positions_from_mask(
 
     Raises:
       TypeError: a floating mask (an additive mask, for example).
+      ValueError: a mask without axes, a `start` that does not fit its rows, or concrete positions
+        that int32 cannot hold.
 
     >>> positions_from_mask(jnp.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)).tolist()
     [[-1, -1, 0, 1, 2], [0, 1, 2, 3, 4]]
@@ -36,9 +38,22 @@ def positions_from_mask(
     mask = jnp.asarray(mask)
     if not (mask.dtype == jnp.bool_ or jnp.issubdtype(mask.dtype, jnp.integer)):
         raise TypeError(f"mask must be bool (True = token) or integers, got {mask.dtype}")
+    if mask.ndim < 1:
+        raise ValueError("mask must have axes *B T, got a scalar")
     mask = mask.astype(bool)
     count = jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - 1
     first = check_positions(start, "start")
+    if first.ndim and first.shape not in (mask.shape[:-1], (1,) * (mask.ndim - 1)):
+        raise ValueError(
+            f"start must be one number or one per row of the mask, {mask.shape[:-1]}, got shape "
+            f"{first.shape}"
+        )
+    if mask.size and not isinstance(first, Tracer) and not isinstance(count, Tracer):
+        top = np.iinfo(np.int32).max
+        if int(jnp.max(first)) > top - mask.shape[-1]:
+            last = int(np.max(np.asarray(first, np.int64) + np.asarray(count[..., -1])))
+            if last > top:
+                raise ValueError(f"start must leave room for the row, but positions run to {last}")
     first = jnp.broadcast_to(first[..., None], mask.shape) if first.ndim else first
     return jnp.where(mask, count + first, padding)
 
@@ -53,6 +68,8 @@ def positions_from_segments(segments: Integer[ArrayLike, "*B T"]) -> Int[Array, 
     [0, 1, 2, 0, 1, 0, -1, -1]
     """
     segments = check_positions(segments, "segments")
+    if segments.ndim < 1:
+        raise ValueError("segments must have axes *B T, got a scalar")
     at = jax.lax.broadcasted_iota(jnp.int32, segments.shape, segments.ndim - 1)
     starts = jnp.concatenate(
         [jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1
@@ -87,6 +104,6 @@ def check_positions(
     if dtype != np.int32 and not isinstance(given, Tracer) and given.size:
         top = np.iinfo(np.int32).max
         low, high = int(given.min()), int(given.max())
-        if low < -top or high > top:
+        if low < -top - 1 or high > top:
             raise ValueError(f"{name} must fit int32, got values {low} .. {high}")
     return jnp.asarray(given, jnp.int32)

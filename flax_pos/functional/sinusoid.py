@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
 from flax_pos.functional.angles import cos_sin_at
+from flax_pos.functional.rope.frequencies import powers_of_traced
 
 SinusoidLayout = Literal["interleaved", "half", "half_cos_first"]
 SinusoidDenominator = Literal["half", "half_minus_one"]
@@ -51,13 +52,15 @@ def sinusoidal(
       float32.
 
     Raises:
-      TypeError: integers of 8 or 16 bits, or 16-bit floats.
+      TypeError: integers of 8 or 16 bits, or 16-bit floats; a width that is no integer.
       ValueError: an unknown layout or denominator, or a width that is too small.
 
     >>> [round(float(v), 6) for v in sinusoidal(jnp.array([2]), 5)[0]]
     [0.909297, -0.416147, 0.050217, 0.998738, 0.001262]
     """
     check_sinusoid(layout, denominator, theta)
+    if isinstance(width, bool) or not isinstance(width, int | np.integer):
+        raise TypeError(f"width must be an integer, got {width!r}")
     if width < 1 or (denominator == "half_minus_one" and width < 4):
         least = 1 if denominator == "half" else 4
         raise ValueError(
@@ -68,7 +71,7 @@ def sinusoidal(
     cosines = width // 2
     exponents = -np.arange(sines) / (width / 2 if paper else width // 2 - 1)
     if isinstance(theta, jax.Array):
-        inv_freq = jnp.asarray(theta, jnp.float32) ** jnp.asarray(exponents, jnp.float32)
+        inv_freq = powers_of_traced(theta, exponents)
     else:
         inv_freq = np.float64(theta) ** exponents
     cos, sin = cos_sin_at(positions, inv_freq)

@@ -93,7 +93,7 @@ class Attention(nnx.Module):
             sinks=None if self.sinks is None else self.sinks[...],
             implementation=config.attention,
         )
-        return self.out(out.reshape(*x.shape[:-1], -1)), cache
+        return self.out(out.reshape(*x.shape[:-1], out.shape[-2] * out.shape[-1])), cache
 
     def project(self, x: Float[Array, "*B T D"]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """q `*B T N H`, k `*B T K H` and v `*B T K Hv`, before positions."""
@@ -105,7 +105,7 @@ class Attention(nnx.Module):
             q, k, v = (jnp.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
         if config.qk_norm == "projection":
             q, k = self._normed(q, k)
-        split = lambda a, heads: a.reshape(*x.shape[:-1], heads, -1)
+        split = lambda a, heads: a.reshape(*x.shape[:-1], heads, a.shape[-1] // heads)
         q, k, v = split(q, dims.heads), split(k, dims.kv_heads), split(v, dims.kv_heads)
         if config.qk_norm != "projection":
             q, k = self._normed(q, k)

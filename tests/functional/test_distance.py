@@ -240,3 +240,39 @@ def test_query_temperature_of_llama_4():
     np.testing.assert_allclose(out, want, rtol=1e-6)
     with pytest.raises(TypeError, match="at least 32 bits"):
         query_temperature(jnp.zeros(2))
+
+
+BIDIRECTIONAL = pytest.mark.parametrize("bidirectional", [False, True])
+
+
+@BIDIRECTIONAL
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+def test_t5_buckets_of_the_ends_of_every_signed_type(dtype, make, bidirectional):
+    ends = np.iinfo(dtype)
+    if make is jnp.asarray and dtype == "int64":
+        pytest.skip("jax has no int64 here")
+    run = lambda x: t5_buckets(x, bidirectional=bidirectional)
+    wanted = run(jnp.array([-128, 0, 127], jnp.int32))
+    np.testing.assert_array_equal(run(make(np.array([ends.min, 0, ends.max], dtype))), wanted)
+
+
+@BIDIRECTIONAL
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "bool", "bfloat16", "float16"])
+def test_t5_buckets_refuse_what_cannot_be_a_distance(dtype, bidirectional):
+    with pytest.raises(TypeError, match=f"relative must be signed integers.* got {dtype}"):
+        t5_buckets(jnp.zeros(3, dtype), bidirectional=bidirectional)
+    with pytest.raises(ValueError, match="got NaN"):
+        t5_buckets(jnp.array([0.0, jnp.nan]), bidirectional=bidirectional)
+
+
+@pytest.mark.parametrize("heads", [2.0, "8", True, None])
+def test_heads_are_integers(heads):
+    with pytest.raises(TypeError, match="heads must be an integer, got"):
+        alibi_slopes(heads)
+
+
+@pytest.mark.parametrize("max_bias", [0.0, -8.0, float("nan"), float("inf")])
+def test_a_bias_that_is_none(max_bias):
+    with pytest.raises(ValueError, match="max_bias must be positive and finite, got"):
+        alibi_slopes(8, max_bias=max_bias)

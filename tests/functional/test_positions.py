@@ -124,3 +124,35 @@ def test_axes_are_checked():
     assert check_positions(good, axes=3).shape == good.shape
     with pytest.raises(ValueError, match=r"leading axis of length 3, got shape \(2, 5\)"):
         check_positions(good[0], axes=3)
+
+
+def test_the_whole_of_int32_fits_and_nothing_else():
+    ends = np.array([-(2**31), 2**31 - 1])
+    np.testing.assert_array_equal(check_positions(ends), ends)
+    for beyond in (np.array([-(2**31) - 1, 0]), np.array([0, 2**31])):
+        with pytest.raises(ValueError, match="positions must fit int32"):
+            check_positions(beyond)
+
+
+@pytest.mark.parametrize("start", [2**31 - 2, np.array([0, 2**31 - 2])])
+def test_positions_never_wrap(start):
+    mask = jnp.array([[1, 1, 1], [0, 1, 1]], bool)
+    fits = positions_from_mask(mask[:, 1:], start=start)
+    assert int(fits.max()) == 2**31 - 1
+    longer = jnp.ones((2, 3), bool)
+    with pytest.raises(ValueError, match=r"start must leave room .* positions run to 2147483648"):
+        positions_from_mask(longer, start=start)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 3), (2, 1)])
+def test_a_start_that_fits_no_row(shape):
+    mask = jnp.ones((2, 3), bool) if shape != (1,) else jnp.ones(3, bool)
+    with pytest.raises(ValueError, match="start must be one number or one per row"):
+        positions_from_mask(mask, start=jnp.zeros(shape, jnp.int32))
+
+
+def test_rows_have_an_axis():
+    with pytest.raises(ValueError, match="mask must have axes"):
+        positions_from_mask(True)
+    with pytest.raises(ValueError, match="segments must have axes"):
+        positions_from_segments(1)

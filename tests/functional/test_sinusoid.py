@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flax_pos.functional.rope import apply_rope
 from flax_pos.functional.sinusoid import sinusoidal as eager
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "biases.npz")
@@ -128,3 +129,25 @@ def test_transforms_strict_promotion_and_x64_change_nothing():
 def test_bad_arguments_raise(options, error, message):
     with pytest.raises(error, match=message):
         eager(**{"positions": jnp.arange(2), "width": 4, **options})
+
+
+@pytest.mark.parametrize("width", [8.0, "8", True])
+def test_a_width_is_an_integer(width):
+    with pytest.raises(TypeError, match="width must be an integer, got"):
+        eager(jnp.arange(3), width)
+
+
+@pytest.mark.parametrize("theta", [0.0, -1.0, np.nan, np.inf])
+def test_a_traced_theta_that_is_no_base_gives_nan(theta):
+    at, x = jnp.arange(3), jnp.ones((3, 1, 8))
+    for use in (lambda t: eager(at, 8, theta=t), lambda t: apply_rope(x, at, t)):
+        assert bool(jnp.isnan(jax.jit(use)(theta)).all())
+        assert bool(jnp.isfinite(jax.jit(use)(100.0)).all())
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved", "interleaved_in_half_out"])
+@pytest.mark.parametrize("shape", [(2, 0, 4, 16), (0, 3, 4, 16), (0, 1, 4)])
+def test_no_tokens(shape, layout):
+    at = jnp.zeros(shape[:-2], jnp.int32)
+    assert apply_rope(jnp.ones(shape), at, layout=layout).shape == shape
+    assert eager(at, 8).shape == (*shape[:-2], 8)

@@ -378,6 +378,18 @@ def test_override_without_its_parameters():
         tiny("rope")(some_ids(1, 6), scheme=get_scheme("learned")())
 
 
+@pytest.mark.parametrize("name", ["rope", "alibi"])
+def test_no_tokens(name):
+    assert run(tiny(name), some_ids(2, 6)[:, :0]).shape[:2] == (2, 0)
+
+
+@pytest.mark.parametrize("scheme", ["rope", get_scheme("rope")])
+def test_a_scheme_is_an_instance(scheme):
+    config = tiny("rope").config
+    with pytest.raises(TypeError, match=r"such as get_scheme\('rope'\)\(\); got"):
+        CausalLM(config, scheme, rngs=nnx.Rngs(0))
+
+
 def test_x64_changes_nothing():
     model, ids = tiny("t5"), some_ids(2, 6)
     want, text = run(model, ids), generate(model, ids, max_new_tokens=3)

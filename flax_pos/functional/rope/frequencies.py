@@ -20,12 +20,12 @@ def ladder(theta, dim: int, count: int | None = None):
 
     Returns:
       Radians per token: NumPy float64, each the double nearest to the real number; or, for a
-      traced `theta`, a traced float32 array.
+      traced `theta`, a traced float32 array: NaN where it turns out to be no legal base.
     """
     count = dim // 2 if count is None else count
     if isinstance(theta, Tracer):
         exponents = np.arange(0, 2 * count, 2) / dim
-        return theta.astype(jnp.float32) ** jnp.asarray(-exponents, jnp.float32)
+        return powers_of_traced(theta, -exponents)
     # Powers of one high-precision ratio, as integers: correctly rounded and cheaper than `count`
     # calls of a high-precision power.
     with localcontext() as context:
@@ -38,6 +38,13 @@ def ladder(theta, dim: int, count: int | None = None):
         out.append(power / one)
         power = power * step >> 192
     return np.array(out, np.float64)
+
+
+def powers_of_traced(theta, exponents):
+    """`theta ** exponents` in float32; all NaN where `check_theta` would have refused `theta`."""
+    theta = jnp.asarray(theta, jnp.float32)
+    powers = theta ** jnp.asarray(exponents, jnp.float32)
+    return jnp.where((theta > 0) & (theta <= 1e30), powers, jnp.nan)
 
 
 def reference_ladder(theta, dim: int, count: int | None = None):
@@ -68,4 +75,4 @@ def check_theta(theta):
     return theta
 
 
-__all__ = ["check_theta", "ladder", "reference_ladder"]
+__all__ = ["check_theta", "ladder", "powers_of_traced", "reference_ladder"]

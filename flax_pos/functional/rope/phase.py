@@ -153,7 +153,10 @@ def cos_sin_of_words(positions: Int[Array, "*S"], words: UInt[Array, "2 F"], dty
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _differentiable_cos_sin(positions, inv_freq, dtype):
-    return cos_sin_of_words(positions, turn_words(inv_freq), dtype)
+    cos, sin = cos_sin_of_words(positions, turn_words(inv_freq), dtype)
+    # Integers hold no NaN.
+    known = jnp.expand_dims(jnp.isfinite(inv_freq), tuple(range(positions.ndim - 1)))
+    return jnp.where(known, cos, jnp.nan), jnp.where(known, sin, jnp.nan)
 
 
 @_differentiable_cos_sin.defjvp

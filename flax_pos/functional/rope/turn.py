@@ -39,7 +39,7 @@ def _plain(x, cos, sin, *, layout: str, start: int, blocks: int, inverse: bool):
     width, head_dim = 2 * cos.shape[-1], x.shape[-1]
     dtype = max(x.dtype, cos.dtype, key=lambda d: d.itemsize)
     cos, sin = (
-        t.astype(dtype)[..., None, :].reshape(*t.shape[:-1], 1, blocks, -1)
+        t.astype(dtype)[..., None, :].reshape(*t.shape[:-1], 1, blocks, t.shape[-1] // blocks)
         for t in (cos, -sin if inverse else sin)
     )
     read, write = _axes_of_pairs(layout, inverse)
