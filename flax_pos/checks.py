@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from flax import nnx
 
 Seen = Literal["nothing", "causal mask", "positions", "order"]
 TOLERANCE = 1e-4
+_whole = lambda n: isinstance(n, int | np.integer)
 
 
 class PositionCheckError(AssertionError):
@@ -92,6 +93,8 @@ def check_position_sensitivity(
     >>> check_position_sensitivity(bag, x).seen
     'nothing'
     """
+    known = (None, *get_args(Seen))
+    _each("expect", [expect], known.__contains__, f"one of {known}")
     inputs = _inputs(fn, inputs, vocab_size)
     call = _callable(fn)
     steps = np.arange(inputs.shape[1])
@@ -132,9 +135,8 @@ def check_position_sensitivity(
     ok = seen != "nothing" if expect is None else seen == expect
     if not ok and expect is not None:
         finding += f"; expected: {expect}"
-    return PositionSensitivity(
-        "position sensitivity", ok, finding, differ, tolerance, seen, last_blind, causal
-    )
+    told = ("position sensitivity", *_told(ok, finding, differ), differ, tolerance)
+    return PositionSensitivity(*told, seen, last_blind, causal)
 
 
 def check_relative(
@@ -154,6 +156,8 @@ def check_relative(
       shifts: keep them within the positions that `fn` is defined for.
       expect: False for absolute schemes: then some shift must change the outputs.
     """
+    shifts = _each("shifts", shifts, lambda s: _whole(s) and s != 0, "integers other than 0")
+    _each("expect", [expect], lambda e: isinstance(e, bool), "True or False")
     inputs = _inputs(fn, inputs, vocab_size)
     call = _callable(fn, "positions")
     at = lambda shift: jnp.broadcast_to(
@@ -163,7 +167,7 @@ def check_relative(
     differ = {f"positions + {s}": _difference(call(inputs, positions=at(s)), out) for s in shifts}
     relative = max(differ.values()) <= tolerance
     finding = "relative" if relative else "not relative: outputs change when all positions shift"
-    return Check("relative", relative == expect, finding, differ, tolerance)
+    return Check("relative", *_told(relative == expect, finding, differ), differ, tolerance)
 
 
 def check_cache_equivalence(
@@ -191,20 +195,19 @@ def check_cache_equivalence(
     if step is None:
         one = _callable(fn, "cache")
         step = lambda x, cache: one(x, cache=cache)
-    if init_cache is None:
-        init_cache = getattr(fn, "init_cache", None)
+    init_cache = init_cache or getattr(fn, "init_cache", None)
     if init_cache is None:
         raise ValueError("fn has no init_cache(batch, size); pass init_cache=")
     if calls is None:
         third = max(length // 3, 1)
         calls = ([length], [1] * length, [length - 1, 1], [third, third, length - 2 * third])
+    fits = lambda lengths: lengths and all(_whole(n) and n > 0 for n in lengths)
+    calls = _each("calls", map(list, calls), fits, "lists of lengths of at least 1")
     out = whole(inputs)
     differ, faults = {}, []
     for lengths in calls:
         if sum(lengths) != length:
-            raise ValueError(
-                f"calls {list(lengths)} do not add up to the {length} tokens of inputs"
-            )
+            raise ValueError(f"calls {lengths} do not add up to the {length} tokens of inputs")
         cache, rows, start = init_cache(inputs.shape[0], length), [], 0
         for n in lengths:
             row, cache = step(inputs[:, start : start + n], cache)
@@ -216,15 +219,12 @@ def check_cache_equivalence(
         if differ[name] > tolerance:
             faults.append(_cache_fault(fn, whole, inputs, got, out, lengths, name, tolerance))
     finding = faults[0] if faults else "decoding equals the whole sequence at once"
-    return Check("cache equivalence", not faults, finding, differ, tolerance)
+    return Check("cache equivalence", *_told(not faults, finding, differ), differ, tolerance)
 
 
 def _cache_fault(fn, whole, inputs, got, out, lengths, name, tolerance) -> str:
-    first = next(
-        t
-        for t in range(inputs.shape[1])
-        if not _difference(got[:, t], out[:, t], scale=out) <= tolerance
-    )
+    same = lambda t: _difference(got[:, t], out[:, t], scale=out) <= tolerance
+    first = next(t for t in range(inputs.shape[1]) if not same(t))
     fault = f"{name}: outputs differ from token {first} on"
     if _takes(fn, "positions"):
         restart = jnp.concatenate([jnp.arange(n, dtype=jnp.int32) for n in lengths])
@@ -247,8 +247,9 @@ def check_left_padding(
     Args:
       fn: must take `mask` (bool `B T`).
       inputs, vocab_size: as in `check_position_sensitivity`.
-      pads: how much padding.
+      pads: how much padding, each at least 1.
     """
+    pads = _each("pads", pads, lambda p: _whole(p) and p > 0, "integers of at least 1")
     inputs = _inputs(fn, inputs, vocab_size)
     call = _callable(fn, "mask")
     out = call(inputs, mask=jnp.ones(inputs.shape[:2], bool))
@@ -270,7 +271,7 @@ def check_left_padding(
         finding = "padding is seen: what stands there changes the outputs (mask it in attention)"
     elif not ok:
         finding = "padding is counted: positions must come from the mask, not from the column"
-    return Check("left padding", ok, finding, differ, tolerance)
+    return Check("left padding", *_told(ok, finding, differ), differ, tolerance)
 
 
 def check_packing(
@@ -295,11 +296,12 @@ def check_packing(
     number = np.where(np.arange(length) < a, 1, np.where(np.arange(length) < b, 2, 0))
     segments = jnp.broadcast_to(jnp.asarray(number, jnp.int32), inputs.shape[:2])
     out = call(inputs, segments=segments)
+    real = out[:, :b]  # whatever stands on padding
     other = call(inputs.at[:, :a].set(inputs[:, -a:]), segments=segments)
     solo = lambda x: call(x, segments=jnp.ones(x.shape[:2], jnp.int32))
     differ = {
-        "first document": _difference(out[:, :a], solo(inputs[:, :a]), scale=out),
-        "second document": _difference(out[:, a:b], solo(inputs[:, a:b]), scale=out),
+        "first document": _difference(out[:, :a], solo(inputs[:, :a]), scale=real),
+        "second document": _difference(out[:, a:b], solo(inputs[:, a:b]), scale=real),
         "second document, first one changed": _difference(other[:, a:b], out[:, a:b]),
     }
     first, second, leak = (value > tolerance for value in differ.values())
@@ -310,7 +312,8 @@ def check_packing(
         finding = "positions run on: they must restart in each segment"
     elif first:
         finding = "the first document differs from a run of its own"
-    return Check("packing", not (first or second or leak), finding, differ, tolerance)
+    told = _told(not (first or second or leak), finding, differ)
+    return Check("packing", *told, differ, tolerance)
 
 
 # Helpers ---------------------------------------------------------------------------------------
@@ -328,11 +331,10 @@ def _inputs(fn: Callable, inputs: Any, vocab_size: int | None) -> jax.Array:
         vocab_size = getattr(getattr(fn, "config", None), "vocab_size", None)
     if vocab_size is None:
         raise ValueError("pass inputs= (ids B T or vectors B T D), or vocab_size= for random ids")
-    length = min(10, vocab_size)
-    if length < 3:
+    if vocab_size < 3:
         raise ValueError(f"vocab_size={vocab_size} is too small for 3 different tokens")
     rng = np.random.default_rng(0)
-    rows = [rng.choice(vocab_size, length, replace=False) for _ in range(2)]
+    rows = [rng.choice(vocab_size, min(10, vocab_size), replace=False) for _ in range(2)]
     return jnp.asarray(np.stack(rows), jnp.int32)
 
 
@@ -365,11 +367,24 @@ def _callable(fn: Callable, needs: str | None = None) -> Callable:
 def _difference(a: jax.Array, b: jax.Array, *, scale: jax.Array | None = None) -> float:
     if a.shape != b.shape:
         raise ValueError(f"outputs have shapes {a.shape} and {b.shape}; one per token is needed")
-    gap = float(np.max(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))))
-    unit = float(np.std(np.asarray(b if scale is None else scale, np.float64)))
-    if math.isnan(gap):
+    x, y, z = (np.asarray(v, np.float64) for v in (a, b, b if scale is None else scale))
+    if not all(np.isfinite(v).all() for v in (x, y, z)):
         return math.inf
+    gap, unit = float(np.max(np.abs(x - y))), float(np.std(z))
     return gap / unit if unit > 0 else gap
+
+
+def _told(ok: bool, finding: str, differ: dict[str, float]) -> tuple[bool, str]:
+    """Result and finding: no finding is worth anything where outputs are not finite."""
+    bad = ", ".join(name for name, value in differ.items() if math.isinf(value))
+    return (False, f"the output is not finite (NaN or infinity): {bad}") if bad else (ok, finding)
+
+
+def _each(name: str, values: Any, good: Callable[[Any], bool], rule: str) -> list:
+    values = list(values)
+    if values and all(map(good, values)):
+        return values
+    raise ValueError(f"{name} must be {rule}, got {values}")
 
 
 __all__ = [

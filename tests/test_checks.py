@@ -248,3 +248,45 @@ def test_arguments_that_do_not_fit():
         check_relative(
             lambda ids, positions: TABLE[ids][:, : 3 + int(positions[0, 0])], vocab_size=9
         )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [slice(None), slice(4, 5)], ids=["all", "one token"])
+def test_outputs_that_are_not_finite(where, bad):
+    def broken(ids, *, positions=None, mask=None, segments=None):
+        return TABLE[ids].at[:, where].set(bad)
+
+    cache = {"init_cache": lambda batch, size: None, "step": lambda x, cache: (TABLE[x], cache)}
+    for found in (
+        sensitivity(broken),
+        sensitivity(broken, expect="order"),
+        relative(broken),
+        relative(broken, expect=False),
+        check_left_padding(broken, vocab_size=VOCAB),
+        check_packing(broken, vocab_size=VOCAB),
+        check_cache_equivalence(broken, vocab_size=VOCAB, **cache),
+    ):
+        assert not found
+        assert "the output is not finite" in found.finding
+
+
+@pytest.mark.parametrize(
+    ("check", "options"),
+    [
+        (check_cache_equivalence, {"calls": []}),
+        (check_cache_equivalence, {"calls": [[]]}),
+        (check_cache_equivalence, {"calls": [[10, 0]]}),
+        (check_relative, {"shifts": ()}),
+        (check_relative, {"shifts": (0,)}),
+        (check_relative, {"shifts": (1.5,)}),
+        (check_relative, {"expect": "junk"}),
+        (check_left_padding, {"pads": ()}),
+        (check_left_padding, {"pads": (-1,)}),
+        (check_left_padding, {"pads": (0,)}),
+        (check_position_sensitivity, {"expect": "junk"}),
+    ],
+)
+def test_checks_that_would_check_nothing(check, options):
+    steps = {"step": Toy().step} if check is check_cache_equivalence else {}
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be "):
+        check(Toy(), vocab_size=VOCAB, **steps, **options)
