@@ -1,5 +1,7 @@
 """Self-attention with any position scheme."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -105,7 +107,9 @@ class Attention(nnx.Module):
             q, k, v = (jnp.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
         if config.qk_norm == "projection":
             q, k = self._normed(q, k)
-        split = lambda a, heads: a.reshape(*x.shape[:-1], heads, a.shape[-1] // heads)
+        # No -1: of a sequence without tokens it cannot be told.
+        width = lambda a, heads: math.prod(a.shape[x.ndim - 1 :]) // heads
+        split = lambda a, heads: a.reshape(*x.shape[:-1], heads, width(a, heads))
         q, k, v = split(q, dims.heads), split(k, dims.kv_heads), split(v, dims.kv_heads)
         if config.qk_norm != "projection":
             q, k = self._normed(q, k)
