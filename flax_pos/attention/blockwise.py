@@ -75,10 +75,8 @@ def attend_blockwise(
         return score(rows, columns, mask, None)[1]
 
     def example(first):
-        rows, (columns, values) = (
-            _take(queries, 0, block_q, axis),
-            _take((keys, v), 0, block_k, axis),
-        )
+        rows = _take(queries, 0, block_q, axis)
+        columns, values = _take((keys, v), 0, block_k, axis)
         mask = reach.allowed(rows[1], columns[1])
         weights = jnp.zeros((*q.shape[:axis], q.shape[-2], block_q, block_k), jnp.float32)
         return (rows, columns, mask, _at(first, 0)), (rows, columns, weights, values)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from flax_pos.functional.rope import RopeSpec
 from flax_pos.functional.rope.hf_config import fraction
 from flax_pos.functional.rope.hf_layers import RopeLayer, rope_layers
 from flax_pos.interop.errors import CheckpointError
@@ -118,12 +117,7 @@ def spelled_out(scheme: Scheme, head_dim: int) -> Scheme:
     def change(own: Scheme) -> Scheme:
         if not isinstance(own, Rope):
             return own
-        spec = own.spec or RopeSpec(
-            theta=own.theta,
-            layout=own.layout,
-            partial_rotary_factor=own.partial_rotary_factor,
-        )
-        return Rope(spec=replace(spec, head_dim=head_dim))
+        return Rope(spec=replace(own.full_spec, head_dim=head_dim))
 
     return map_schemes(scheme, change)
 

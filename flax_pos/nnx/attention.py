@@ -57,8 +57,10 @@ class Attention(nnx.Module):
             residual=True,
             rngs=rngs,
         )
-        logits = jnp.zeros(dims.heads, jnp.dtype(config.param_dtype))
-        self.sinks = nnx.data(named(logits, "heads") if config.attn_sinks else None)
+        sinks = None
+        if config.attn_sinks:
+            sinks = named(jnp.zeros(dims.heads, jnp.dtype(config.param_dtype)), "heads")
+        self.sinks = nnx.data(sinks)
         shapes = {
             "none": (),
             "head": ((dims.head_dim,), (dims.head_dim,)),

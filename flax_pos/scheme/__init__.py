@@ -5,12 +5,13 @@ the token carry (per layer and token; cached for keys), how do two tokens relate
 a block of queries against a block of keys).
 """
 
-from flax_pos.scheme.base import HOOKS, Scheme, Wrapper, merge
+from flax_pos.scheme.base import CLAIMS, HOOKS, Scheme, Wrapper, merge
 from flax_pos.scheme.plain import from_dict, to_dict
 from flax_pos.scheme.plan import LayerPlan, plan_layers
 from flax_pos.scheme.registry import check_scheme, get_scheme, list_schemes, register
 
 __all__ = [
+    "CLAIMS",
     "HOOKS",
     "LayerPlan",
     "Scheme",

@@ -24,6 +24,17 @@ HOOKS = (
     "mix",
 )
 
+CLAIMS = (
+    "relative",
+    "unbounded",
+    "causal_only",
+    "depends_on_length",
+    "window",
+    "chunk",
+    "normalized",
+)
+"""What a scheme says of itself, beside its hooks."""
+
 
 def _without_unread(positions):
     """`positions` as the engine calls it: keywords that the override does not name are dropped."""
@@ -249,15 +260,7 @@ def _forward_claim(name: str) -> property:
 
 
 # A wrapper's claims are its inner scheme's, unless a subclass states its own.
-for _claim in (
-    "relative",
-    "unbounded",
-    "causal_only",
-    "depends_on_length",
-    "window",
-    "chunk",
-    "normalized",
-):
+for _claim in CLAIMS:
     setattr(Wrapper, _claim, _forward_claim(_claim))
 
 
@@ -276,4 +279,4 @@ def merge(a: Params, b: Params) -> Params:
     return out
 
 
-__all__ = ["HOOKS", "Scheme", "Wrapper", "merge"]
+__all__ = ["CLAIMS", "HOOKS", "Scheme", "Wrapper", "merge"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from flax_pos.functional.fields import check_flag
-from flax_pos.scheme import HOOKS, Scheme, Wrapper, register
+from flax_pos.scheme import CLAIMS, HOOKS, Scheme, Wrapper, register
 from flax_pos.schemes.none import NoPE
 from flax_pos.schemes.rope import Rope
 
@@ -42,14 +42,5 @@ def _of_now(name: str) -> property:
     return property(lambda self: getattr(self.now, name))
 
 
-for _name in (
-    *(hook for hook in HOOKS if not hook.startswith("init")),
-    "relative",
-    "unbounded",
-    "causal_only",
-    "depends_on_length",
-    "window",
-    "chunk",
-    "normalized",
-):
+for _name in (*(hook for hook in HOOKS if not hook.startswith("init")), *CLAIMS):
     setattr(Drope, _name, _of_now(_name))

@@ -35,11 +35,7 @@ class Rope(Scheme):
 
     def __post_init__(self):
         # Checks the values; the fields of a sweep's tracers are checked as far as they can be.
-        RopeSpec(
-            theta=self.theta,
-            layout=self.layout,
-            partial_rotary_factor=self.partial_rotary_factor,
-        )
+        self._of_fields()
         if self.spec is None:
             return
         if not isinstance(self.spec, RopeSpec):
@@ -51,12 +47,14 @@ class Rope(Scheme):
 
     @property
     def depends_on_length(self) -> bool:  # type: ignore[override]
-        return self._full.depends_on_length
+        return self.full_spec.depends_on_length
 
     @property
-    def _full(self) -> RopeSpec:
-        if self.spec is not None:
-            return self.spec
+    def full_spec(self) -> RopeSpec:
+        """The whole description: `spec`, or what the other fields say."""
+        return self._of_fields() if self.spec is None else self.spec
+
+    def _of_fields(self) -> RopeSpec:
         return RopeSpec(
             theta=self.theta,
             layout=self.layout,
@@ -64,20 +62,20 @@ class Rope(Scheme):
         )
 
     def init_layer(self, key, dims):
-        if not self._full.learnable:
+        if not self.full_spec.learnable:
             return {}
-        pairs = self._full.rotary_dim_of(dims.head_dim) // 2
+        pairs = self.full_spec.rotary_dim_of(dims.head_dim) // 2
         return {"rope_log_scale": jnp.zeros(pairs, jnp.float32)}
 
     def features(self, pos, dims):
-        spec = self._full
+        spec = self.full_spec
         if spec.learnable:
             return {}
         cos, sin = self._tables(pos, dims.head_dim, dims.length)
         return {"rope_cos": cos, "rope_sin": sin}
 
     def rotate(self, params, x, at, side):
-        spec = self._full
+        spec = self.full_spec
         if spec.learnable:
             base = jnp.asarray(spec.frequencies(head_dim=x.shape[-1])[0], jnp.float32)
             learned = base * jnp.exp(params["rope_log_scale"])
@@ -90,7 +88,7 @@ class Rope(Scheme):
         return x
 
     def _tables(self, pos, head_dim, length, inv_freq=None):
-        spec = self._full
+        spec = self.full_spec
         if jnp.issubdtype(pos.dtype, jnp.floating):  # tokens placed at real numbers
             whole = jnp.floor(pos)
             cos, sin = self._tables(whole.astype(jnp.int32), head_dim, length, inv_freq)

@@ -34,6 +34,13 @@ def write_gguf(path, tensors=None, extra=lambda writer: None):
     return path
 
 
+def add_value(writer, key, value):
+    """By the kind of the value, as llama.cpp's converter would."""
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32,
+             str: writer.add_string}  # fmt: skip
+    kinds[type(value)](key, value)
+
+
 def write_tokenizer(path, *, model="gpt2", **fields):
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
@@ -42,12 +49,8 @@ def write_tokenizer(path, *, model="gpt2", **fields):
             writer.add_chat_template(value)
         elif isinstance(value, list):
             writer.add_array(f"tokenizer.ggml.{name}", value)
-        elif isinstance(value, bool):
-            writer.add_bool(f"tokenizer.ggml.{name}", value)
-        elif isinstance(value, int):
-            writer.add_uint32(f"tokenizer.ggml.{name}", value)
         else:
-            writer.add_string(f"tokenizer.ggml.{name}", value)
+            add_value(writer, f"tokenizer.ggml.{name}", value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -80,12 +83,7 @@ def write_model(
     for key, value in values.items():
         if key in drop:
             continue
-        if isinstance(value, str):
-            writer.add_string(f"{arch}.{key}", value)
-        elif isinstance(value, int):
-            writer.add_uint32(f"{arch}.{key}", value)
-        else:
-            writer.add_float32(f"{arch}.{key}", value)
+        add_value(writer, f"{arch}.{key}", value)
     names = {f"{hf}.weight": f"{gguf}.weight" for gguf, hf in OUTSIDE.items()}
     blocks = {hf: gguf for gguf, hf in BLOCK.items()}
     for hf, tensor in SafetensorsFiles(golden.DIRECTORY / name).items():

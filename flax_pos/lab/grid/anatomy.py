@@ -84,11 +84,7 @@ def rope_spec(scheme: Scheme) -> RopeSpec | None:
     scheme = scheme.inner if isinstance(scheme, Window) else scheme
     if not isinstance(scheme, Rope):
         return None
-    spec = scheme.spec or RopeSpec(
-        theta=scheme.theta,
-        layout=scheme.layout,
-        partial_rotary_factor=scheme.partial_rotary_factor,
-    )
+    spec = scheme.full_spec
     return None if spec.axes is not None or spec.learnable else spec
 
 
