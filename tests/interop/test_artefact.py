@@ -116,7 +116,7 @@ def test_the_runner_as_a_command(directory, model):
 
 
 @pytest.mark.slow
-def test_B115_programs_hold_neither_weights_nor_tables(directory, tmp_path):
+def test_programs_hold_neither_weights_nor_tables(directory, tmp_path):
     sizes = {}
     for width, max_len in ((32, 64), (256, 65536)):
         config = ModelConfig(vocab_size=97, width=width, layers=2, heads=4, max_len=max_len)
