@@ -23,12 +23,17 @@ TAIL = 0.1
 are."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Scored:
     """What a row of a run and one of a grid have in common."""
 
     label: str
     part: dict[str, Any]
     """What the seeds scored: `seeds`, `scalars`, `curves`, `reach`."""
+    steps: tuple[int, ...]
+    """Updates at each log line; empty for what was not trained."""
+    losses: tuple[tuple[float, ...], ...]
+    """For each seed the mean training loss between log lines."""
 
     def scores(self, column: Column | str) -> list[float] | None:
         """A column by seed; None where the scheme is undefined."""
@@ -38,6 +43,21 @@ class Scored:
     def estimate(self, column: Column | str) -> Estimate | None:
         """Interquartile mean over seeds; None where undefined or not finite."""
         return estimate_of(self.scores(column))
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Updates behind each of the last log lines, those that `train_loss` averages."""
+        begins = (0, *self.steps[:-1])
+        start = max(self.steps, default=0) * (1 - TAIL)
+        return tuple(
+            end - begin for begin, end in zip(begins, self.steps, strict=True) if end > start
+        )
+
+    @property
+    def train_loss(self) -> list[float]:
+        """By seed the mean loss over the last `sum(tail)` updates."""
+        counts = self.tail
+        return [float(np.average(seed[-len(counts) :], weights=counts)) for seed in self.losses]
 
     @property
     def reach(self) -> Reach:
@@ -52,34 +72,13 @@ def estimate_of(scores: list[float] | None) -> Estimate | None:
     return estimate([scores]) if known and scores else None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Scored):
     """One scheme at one point of a sweep, over its seeds."""
 
-    label: str
     scheme: str
     result: dict[str, Any]
     """The scheme's `result` event: parameters, seconds, settings."""
-    part: dict[str, Any]
-    """This row's part of it: seeds, scalars, curves, reach."""
-    steps: tuple[int, ...]
-    losses: tuple[tuple[float, ...], ...]
-    """For each seed the mean training loss between log lines."""
-
-    @property
-    def tail(self) -> tuple[int, ...]:
-        """Updates behind each of the last log lines, those that `train_loss` averages."""
-        begins = (0, *self.steps[:-1])
-        start = self.steps[-1] * (1 - TAIL)
-        return tuple(
-            end - begin for begin, end in zip(begins, self.steps, strict=True) if end > start
-        )
-
-    @property
-    def train_loss(self) -> list[float]:
-        """By seed the mean loss over the last `sum(tail)` updates."""
-        counts = self.tail
-        return [float(np.average(seed[-len(counts) :], weights=counts)) for seed in self.losses]
 
 
 @dataclasses.dataclass(frozen=True)

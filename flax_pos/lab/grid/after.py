@@ -13,7 +13,7 @@ import numpy as np
 from flax_pos.lab.grid.anatomy import anatomy
 from flax_pos.lab.grid.cells import Cell, extensions_of
 from flax_pos.lab.grid.config import GridConfig
-from flax_pos.lab.grid.context import context_curves, window_evaluation
+from flax_pos.lab.grid.context import context_curves, stretches
 from flax_pos.lab.grid.last import cut
 from flax_pos.lab.grid.results import best_point
 from flax_pos.lab.members import Members, make_members, parse_scheme
@@ -121,6 +121,8 @@ def _anatomy(trained: _Trained, scheme: Scheme) -> dict[str, Any]:
 
 
 def _context(trained: _Trained, scheme: Scheme, text) -> dict[str, Any]:
-    evaluation, made = window_evaluation(trained.plan.config.task, text)
-    nll, _, defined = trained.score(scheme, evaluation)
-    return {"curves": context_curves(nll, defined, made)}
+    scored = []
+    for stretch in stretches(trained.plan.config.task, text):
+        nll, _, defined = trained.score(scheme, stretch.evaluation)
+        scored.append((stretch, nll, defined))
+    return {"curves": context_curves(scored)}

@@ -1,6 +1,7 @@
 """Loss in windows over one held-out text, and what more context gains on the same targets."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,54 +20,81 @@ def contexts(task: Task, text: np.ndarray) -> tuple[int, ...]:
     return tuple(n for n in (*shorter, *task.tested_lengths) if n < len(text) - 1)
 
 
-def window_evaluation(task: Task, text: np.ndarray) -> tuple[Evaluation, dict[int, Windows]]:
+class Stretch(NamedTuple):
+    """Windows over one held-out text, to be scored by one program."""
+
+    evaluation: Evaluation
+    """All windows, padded to the longest."""
+    windows: dict[int, Windows]
+    """The same by context, in this order."""
+
+
+def stretches(task: Task, text: np.ndarray) -> tuple[Stretch, ...]:
     """Windows of every context over the same stretch of text, each half a window after the one
-    before, as one evaluation; and the windows by context."""
-    longest = max(contexts(task, text))
-    stretch = text[: longest + TARGETS + 1]
-    made = {n: windows(stretch, n, max(n // 2, 1)) for n in contexts(task, text)}
+    before; those that are no longer than in training apart from the rest, since padding many short
+    ones to the longest would be most of the work."""
+    reach = max(contexts(task, text))
+    made = {
+        n: windows(text[: reach + TARGETS + 1], n, max(n // 2, 1)) for n in contexts(task, text)
+    }
+    inside = {n: w for n, w in made.items() if n <= task.train_length}
+    beyond = {n: w for n, w in made.items() if n > task.train_length}
+    return tuple(Stretch(_joined(part), part) for part in (inside, beyond) if part)
+
+
+def _joined(made: dict[int, Windows]) -> Evaluation:
+    longest = max(made)
     pad = lambda a: np.pad(a, ((0, 0), (0, longest - a.shape[1])))
     join = lambda field: np.concatenate([pad(getattr(w, field)) for w in made.values()])
     length = np.concatenate([w.length for w in made.values()])
-    return Evaluation(join("ids"), join("labels"), join("scored"), length), made
+    return Evaluation(join("ids"), join("labels"), join("scored"), length)
 
 
 def context_curves(
-    nll: np.ndarray, defined: np.ndarray, made: dict[int, Windows]
+    scored: Iterable[tuple[Stretch, np.ndarray, np.ndarray]],
 ) -> dict[str, dict[str, Any]]:
-    """What the losses of `window_evaluation` say, by seed.
+    """What the losses of `stretches` say, by seed.
 
     Args:
-      nll: `seeds windows T`.
-      defined: bool `windows`.
-      made: the windows by context.
+      scored: each stretch with its losses, `seeds windows T`, and with whether the scheme is
+        defined there, bool `windows`.
 
     Returns:
       curves as a row's `part` holds them; None where the scheme is undefined.
     """
-    longest, first = max(made), 0
-    curves: dict[str, list[list[float | None]]] = {PLAIN: [], SLIDING: [], GAIN: []}
-    for losses in nll:
-        plain, sliding, targets, first = [], [], {}, 0
-        for n, w in made.items():
+    made: dict[int, Windows] = {}
+    losses: dict[int, np.ndarray | None] = {}
+    seeds = 0
+    for stretch, nll, defined in scored:
+        seeds, first = len(nll), 0
+        for n, w in stretch.windows.items():
             rows = slice(first, first + len(w.length))
-            first += len(w.length)
-            if not defined[rows].all():
-                plain.append(None)
-                sliding.append(None)
-                continue
-            own = losses[rows, :n]
-            real = np.arange(n) < w.length[:, None]
-            # Every other window overlaps none of the others.
-            plain.append(mean_loss(own[::2], real[::2]))
-            sliding.append(mean_loss(own, w.scored))
-            targets[n] = own[w.scored][longest:]
-        gains = context_gain(targets)
-        curves[PLAIN].append(plain)
-        curves[SLIDING].append(sliding)
-        curves[GAIN].append([gains.get(n) for n in made])
+            first = rows.stop
+            made[n] = w
+            losses[n] = nll[:, rows, :n] if defined[rows].all() else None
+    plain = lambda own, n: mean_loss(own[::2], _real(made[n])[::2])  # every other: no overlap
+    sliding = lambda own, n: mean_loss(own, made[n].scored)
+    by_seed = lambda seed, of: [
+        None if own is None else of(own[seed], n) for n, own in losses.items()
+    ]
+    found = {
+        PLAIN: [by_seed(seed, plain) for seed in range(seeds)],
+        SLIDING: [by_seed(seed, sliding) for seed in range(seeds)],
+        GAIN: [_gains(seed, losses, made) for seed in range(seeds)],
+    }
     x = [float(n) for n in made]
-    return {key: {"x": x, "y": y} for key, y in curves.items()}
+    return {key: {"x": x, "y": y} for key, y in found.items()}
+
+
+def _real(w: Windows) -> np.ndarray:
+    return np.arange(w.ids.shape[1]) < w.length[:, None]
+
+
+def _gains(seed: int, losses: dict[int, np.ndarray | None], made) -> list[float | None]:
+    first = max(made)  # targets that have this much text before them
+    targets = {n: own[seed][made[n].scored][first:] for n, own in losses.items() if own is not None}
+    gains = context_gain(targets) if targets else {}
+    return [gains.get(n) for n in made]
 
 
 def context_figures(task: Task) -> tuple[Curve, ...]:

@@ -38,13 +38,12 @@ RULE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Scored):
     """One line of a grid's table."""
 
     task: str
     model: str
-    label: str
     kind: Kind
     scheme: dict[str, Any]
     """Resolved settings."""
@@ -53,11 +52,6 @@ class Row(Scored):
     learning_rate: float
     validation: dict[float, float]
     """Mean loss on sequences like those of training, by learning rate."""
-    part: dict[str, Any]
-    """What the seeds scored: `seeds`, `scalars`, `curves`, `reach`."""
-    steps: tuple[int, ...]
-    losses: tuple[tuple[float, ...], ...]
-    """Training loss of each seed at `steps`; empty for what was not trained."""
     fit_steps: tuple[int | None, ...]
     """For each seed the updates until it had fitted; None: never."""
     cost: dict[str, float]
@@ -237,7 +231,7 @@ def results_json(run: GridRun) -> dict[str, Any]:
                 "fit_steps": list(row.fit_steps),
                 "parameters": row.cost["parameters"],
                 "positional_parameters": row.cost["positional_parameters"],
-                "train_loss": [seed[-1] for seed in row.losses if seed],
+                "train_loss": row.train_loss,
                 "anatomy": row.anatomy,
                 **{k: row.part[k] for k in ("seeds", "scalars", "curves", "reach", "skipped")},
             }

@@ -8,7 +8,7 @@ import pytest
 
 from flax_pos.lab.figures import heat_maps
 from flax_pos.lab.grid.anatomy import anatomy
-from flax_pos.lab.grid.context import GAIN, PLAIN, SLIDING, context_curves, window_evaluation
+from flax_pos.lab.grid.context import GAIN, PLAIN, SLIDING, context_curves, stretches
 from flax_pos.lab.grid.ranks import rank_map, ranks
 from flax_pos.lab.grid.results import Row
 from flax_pos.lab.members import parse_scheme
@@ -24,45 +24,55 @@ TEXT = np.arange(3000, dtype=np.int32)
 """Every token names its own place."""
 
 
-def curves_of(loss):
-    """The curves of a model whose loss for a target is `loss(tokens before it in its window)`."""
-    evaluation, made = window_evaluation(TASK, TEXT)
-    before = np.arange(evaluation.ids.shape[1]) + 1
-    nll = np.broadcast_to(loss(before.astype(np.float64)), evaluation.ids.shape)
-    defined = evaluation.length <= 64
-    return context_curves(nll[None], defined, made), made
+def curves_of(loss, limit=64, seeds=1):
+    """The curves of models whose loss for a target is `loss(tokens before it in its window)`."""
+    scored = []
+    for stretch in stretches(TASK, TEXT):
+        shape = stretch.evaluation.ids.shape
+        nll = np.broadcast_to(loss(np.arange(shape[1]) + 1.0), (seeds, *shape))
+        scored.append((stretch, nll, stretch.evaluation.length <= limit))
+    return context_curves(scored)
 
 
 def test_every_context_scores_the_same_text_once():
-    evaluation, made = window_evaluation(TASK, TEXT)
-    assert list(made) == [4, 8, 16, 32, 64]
     wanted = np.arange(1, 64 + 1024 + 1)
-    first = 0
-    for n, windows in made.items():
-        rows = slice(first, first + len(windows.length))
-        first = rows.stop
-        assert sorted(evaluation.labels[rows][evaluation.scored[rows]]) == wanted.tolist()
-        assert evaluation.length[rows].max() == n
-        # At least half a window before each target, save at the start of the text.
-        place = np.arange(evaluation.ids.shape[1]) + 1
-        least = np.where(evaluation.scored[rows], place, n)[1:].min()
-        assert least > n // 2
-    assert first == len(evaluation.length)
+    seen = []
+    for evaluation, made in stretches(TASK, TEXT):
+        first = 0
+        for n, windows in made.items():
+            rows = slice(first, first + len(windows.length))
+            first = rows.stop
+            seen.append(n)
+            assert sorted(evaluation.labels[rows][evaluation.scored[rows]]) == wanted.tolist()
+            assert evaluation.length[rows].max() == n
+            # At least half a window before each target, save at the start of the text.
+            place = np.arange(evaluation.ids.shape[1]) + 1
+            least = np.where(evaluation.scored[rows], place, n)[1:].min()
+            assert least > n // 2
+        assert first == len(evaluation.length)
+    assert seen == [4, 8, 16, 32, 64]
+
+
+def test_short_windows_are_not_padded_to_the_longest():
+    inside, beyond = (stretch.evaluation for stretch in stretches(TASK, TEXT))
+    assert inside.ids.shape[1] == 16
+    assert beyond.ids.shape[1] == 64
+    assert inside.length.max() <= 16 < beyond.length.max()
 
 
 def test_a_model_that_uses_all_context_gains_and_one_that_does_not_does_not():
-    found, _ = curves_of(lambda before: 1.0 / before)
+    found = curves_of(lambda before: 1.0 / before)
     gains = found[GAIN]["y"][0]
     assert gains[0] == 0
     assert (np.diff(gains) > 0).all()
-    blind, _ = curves_of(lambda before: np.ones_like(before))
+    blind = curves_of(lambda before: np.ones_like(before))
     assert blind[GAIN]["y"][0] == [0.0] * 5
     assert blind[PLAIN]["y"][0] == blind[SLIDING]["y"][0] == [1.0] * 5
 
 
 def test_the_early_token_curse_shows_in_plain_windows_and_not_in_sliding_ones():
     """Loss depends on the last four tokens alone: longer windows look better, wrongly."""
-    found, _ = curves_of(lambda before: np.where(before > 4, 1.0, 2.0))
+    found = curves_of(lambda before: np.where(before > 4, 1.0, 2.0))
     plain, sliding = found[PLAIN]["y"][0], found[SLIDING]["y"][0]
     assert plain[1] == pytest.approx(1.5, abs=0.01)
     assert (np.diff(plain) < 0).all()
@@ -71,9 +81,7 @@ def test_the_early_token_curse_shows_in_plain_windows_and_not_in_sliding_ones():
 
 
 def test_lengths_that_a_scheme_does_not_know_have_no_number():
-    evaluation, made = window_evaluation(TASK, TEXT)
-    nll = np.ones((2, *evaluation.ids.shape))
-    found = context_curves(nll, evaluation.length <= 16, made)
+    found = curves_of(np.ones_like, limit=16, seeds=2)
     for key in (PLAIN, SLIDING, GAIN):
         assert found[key]["y"][1][3:] == [None, None]
         assert None not in found[key]["y"][1][:3]
