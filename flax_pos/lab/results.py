@@ -1,6 +1,7 @@
 """A run folder read back: what the table, the figures and the report are made of."""
 
 import dataclasses
+import itertools
 import json
 import statistics
 from functools import cached_property
@@ -47,10 +48,9 @@ class Scored:
     @property
     def tail(self) -> tuple[int, ...]:
         """Updates behind each of the last log lines, those that `train_loss` averages."""
-        begins = (0, *self.steps[:-1])
         start = max(self.steps, default=0) * (1 - TAIL)
         return tuple(
-            end - begin for begin, end in zip(begins, self.steps, strict=True) if end > start
+            end - begin for begin, end in itertools.pairwise((0, *self.steps)) if end > start
         )
 
     @property

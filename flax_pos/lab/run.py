@@ -17,6 +17,7 @@ from flax_pos.lab.checkpoint import Checkpoints
 from flax_pos.lab.config import Config, absolute
 from flax_pos.lab.environment import cpu_cores, describe, made_with
 from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder, suggest
+from flax_pos.lab.lock import alone
 from flax_pos.lab.members import Entry, make_entries, make_members
 from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
 from flax_pos.lab.program import Model, Program, State, blank_state
@@ -96,19 +97,22 @@ def start(
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         digest = hashlib.sha256(tomlio.dumps(config).encode()).hexdigest()[:6]
         folder = Path("runs") / f"{stamp}-{config.name}-{digest}"
-    if (folder / CONFIG).exists():
-        raise UserError(
-            f"{str(folder)!r} holds a run already; go on with --resume {folder}, or take another"
-        )
-    with new_folder(folder):
-        write_atomic(folder / CONFIG, tomlio.dumps(config))
-    return _execute(plan, folder, console, tensorboard)
+    with alone(folder):
+        if (folder / CONFIG).exists():
+            raise UserError(
+                f"{str(folder)!r} holds a run already; go on with --resume {folder}, or take "
+                "another"
+            )
+        with new_folder(folder):
+            write_atomic(folder / CONFIG, tomlio.dumps(config))
+        return _execute(plan, folder, console, tensorboard)
 
 
 def resume(folder: Path, console: Console, *, tensorboard: bool = False) -> Path:
     """Goes on with a run that was stopped. Nothing that is finished is done again."""
     plan = make_plan(read_run(folder).config)
-    return _execute(plan, folder, console, tensorboard)
+    with alone(folder):
+        return _execute(plan, folder, console, tensorboard)
 
 
 def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> Path:

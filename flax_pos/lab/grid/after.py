@@ -20,7 +20,7 @@ from flax_pos.lab.members import Members, make_members, parse_scheme
 from flax_pos.lab.placement import place
 from flax_pos.lab.program import Model, Params, Program, blank_state
 from flax_pos.lab.records import Records
-from flax_pos.lab.run import Plan, SchemeRun, result_rows
+from flax_pos.lab.run import Interrupted, Plan, SchemeRun, result_rows
 from flax_pos.scheme import Scheme
 
 
@@ -59,9 +59,13 @@ class _Trained(NamedTuple):
 
 
 def measure_after(
-    grid: GridConfig, cell: Cell, plan: Plan, folder: Path, records: Records, progress, inner
+    grid: GridConfig, cell: Cell, plan: Plan, folder: Path, records: Records, progress, stop, inner
 ) -> None:
-    """Makes all measurements of a trained cell that its records do not hold."""
+    """Makes all measurements of a trained cell that its records do not hold.
+
+    Raises:
+      Interrupted: the user asked to stop; what was measured is kept.
+    """
     events = records.read()
     done = {(e["event"], e["label"], e["scheme"]) for e in events if "label" in e}
     others = {label: e.scheme for label, e in extensions_of(grid, cell).items()}
@@ -78,6 +82,8 @@ def measure_after(
     trained = _restore(plan, folder, inner)
     best = best_point(next(e for e in events if e["event"] == "result"))
     for event, label, text_of_scheme in wanted:
+        if stop.asked:
+            raise Interrupted(folder)
         progress.phase(label, "measuring" if event != "extension" else "scoring")
         scheme = parse_scheme(text_of_scheme)
         if event == "extension":

@@ -18,6 +18,7 @@ from flax_pos.lab.grid.budget import fit_to_budget
 from flax_pos.lab.grid.cells import Cell, check_extensions, extensions_of, make_cells
 from flax_pos.lab.grid.config import GridConfig, load_grid
 from flax_pos.lab.grid.results import GRID, PLAN
+from flax_pos.lab.lock import alone
 from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.lab.placement import prepare_cpu
 from flax_pos.lab.program import Model
@@ -107,18 +108,21 @@ def start_grid(
         smaller, notes = fit_to_budget(prepared, budget, console)
         if smaller != grid:
             prepared = prepare(smaller)
-    with new_folder(folder):
-        write_atomic(folder / GRID, tomlio.dumps(prepared.grid))
-        plan = {"budget": budget, "dropped": notes}
-        write_atomic(folder / PLAN, json.dumps(plan, indent=1) + "\n")
-    return _execute(prepared, folder, console, tensorboard)
+    with alone(folder):
+        with new_folder(folder):
+            write_atomic(folder / GRID, tomlio.dumps(prepared.grid))
+            plan = {"budget": budget, "dropped": notes}
+            write_atomic(folder / PLAN, json.dumps(plan, indent=1) + "\n")
+        return _execute(prepared, folder, console, tensorboard)
 
 
 def resume_grid(folder: Path, console: Console, *, tensorboard: bool = False) -> Path:
     """Goes on with a grid that was stopped, by the settings in its folder."""
     if not (folder / GRID).is_file():
         raise UserError(f"{str(folder)!r} is not a grid folder: it has no {GRID}")
-    return _execute(prepare(load_grid(folder / GRID)), folder, console, tensorboard)
+    prepared = prepare(load_grid(folder / GRID))
+    with alone(folder):
+        return _execute(prepared, folder, console, tensorboard)
 
 
 def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bool) -> Path:
@@ -173,5 +177,5 @@ def _run_cell(
         progress.done += plan.config.train.steps
     else:
         inner = SchemeRun(plan, plan.entries[0], folder, records, progress, stop, board).run(inner)
-    measure_after(prepared.grid, cell, plan, folder, records, progress, inner)
+    measure_after(prepared.grid, cell, plan, folder, records, progress, stop, inner)
     return inner

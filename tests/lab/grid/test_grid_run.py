@@ -17,12 +17,16 @@ from rich.console import Console
 from flax_pos.cli import main
 from flax_pos.lab import tomlio
 from flax_pos.lab.errors import UserError
+from flax_pos.lab.grid import execute
 from flax_pos.lab.grid.compare import compare_folders
 from flax_pos.lab.grid.config import grid_from_table
 from flax_pos.lab.grid.execute import resume_grid, start_grid
 from flax_pos.lab.grid.report import write_grid_outputs
 from flax_pos.lab.grid.results import read_grid
+from flax_pos.lab.lock import alone
 from flax_pos.lab.records import Records
+from flax_pos.lab.run import Interrupted
+from flax_pos.lab.stop import StopSignal
 
 TABLE = {
     "name": "tiny",
@@ -74,6 +78,37 @@ def test_rows_are_schemes_controls_and_extensions(finished):
     assert extended.part["validation"] != rope.part["validation"]
     assert "spec" in str(extended.changed)
     assert not rope.changed
+
+
+def test_a_folder_is_for_one_process_at_a_time(finished):
+    folder, _ = finished
+    start = lambda: start_grid(grid_from_table(TABLE), folder, quiet())
+    with alone(folder):
+        for go in (start, lambda: resume_grid(folder, quiet())):
+            with pytest.raises(UserError, match="another process is at work"):
+                go()
+    resume_grid(folder, quiet())
+
+
+def test_a_stop_while_measuring_keeps_what_was_measured(finished, tmp_path, monkeypatch):
+    folder = tmp_path / "grid"
+    shutil.copytree(finished[0], folder)
+    before = (folder / "results.json").read_bytes()
+    log = min((folder / "cells").glob("*/metrics.jsonl"))
+    lines = log.read_bytes().splitlines(keepends=True)
+    measured = [i for i, line in enumerate(lines) if b'"label"' in line]
+    log.write_bytes(b"".join(lines[: measured[0]]))
+
+    class Stop(StopSignal):
+        asked = property(lambda self: b'"label"' in log.read_bytes(), lambda self, value: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "StopSignal", Stop)
+        with pytest.raises(Interrupted):
+            resume_grid(folder, quiet())
+    assert log.read_bytes().count(b'"label"') == 1 < len(measured)
+    resume_grid(folder, quiet())
+    assert (folder / "results.json").read_bytes() == before
 
 
 def test_nothing_is_trained_twice(finished, monkeypatch):
