@@ -1,6 +1,6 @@
 """The final table, made once: for the terminal, Markdown and the report."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -157,18 +157,40 @@ def print_table(table: Table, console: Console) -> None:
         pieces.setdefault(at, []).extend(columns)
         if before_task:
             pieces[group] = pieces.pop(TRAINING)
-    for columns in pieces.values():
+    for columns in _fitting(table, pieces.values(), console.width):
         out = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         out.add_column("scheme", no_wrap=True)
         for i in columns:
-            header = table.headers[i]
-            group = header.group if header.group not in (REACH, COST) else ""
-            out.add_column(f"{group}\n{header.title}" if group else header.title, justify="right")
+            out.add_column(_title(table.headers[i]), justify="right")
         for row in table.rows:
             out.add_row(row[0].text, *(_styled(row[i], table.headers[i]) for i in columns))
         console.print(out)
     for note in table.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def _title(header: Header) -> str:
+    group = header.group if header.group not in (REACH, COST) else ""
+    return f"{group}\n{header.title}" if group else header.title
+
+
+def _fitting(table: Table, pieces: Iterable[list[int]], width: int) -> Iterator[list[int]]:
+    """The pieces, those cut further that are wider than `width` characters: no number is cut."""
+
+    def needs(i: int) -> int:
+        cells = [row[i] for row in table.rows]
+        words = _title(table.headers[i]).split()  # titles may wrap between words
+        return 2 + max(map(len, [*words, *(c.text for c in cells), *(c.small for c in cells)]))
+
+    beside = width - needs(0) - 2
+    for piece in pieces:
+        fitting = []
+        for i in piece:
+            if fitting and sum(map(needs, [*fitting, i])) > beside:
+                yield fitting
+                fitting = []
+            fitting.append(i)
+        yield fitting
 
 
 def _styled(cell: Cell, header: Header) -> str:

@@ -77,10 +77,15 @@ def test_the_table(finished):
     markdown = to_markdown(table)
     assert markdown.count("| undefined ") == 2
     assert (folder / "table.md").read_text() == markdown
-    for width in (60, 80, 200):
+    for width in (40, 60, 80, 200):
         out = io.StringIO()
         print_table(table, Console(file=out, width=width))
-        assert out.getvalue().count("learned") == 3
+        shown = out.getvalue()
+        assert "…" not in shown
+        assert all(c.small in shown for row in table.rows for c in row[:-1] if "–" in c.small)
+        assert (
+            max(map(len, shown.splitlines()[: shown.splitlines().index(table.notes[0])])) <= width
+        )
 
 
 def with_seeds(run, scores: list[float]):
