@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flax_pos.functional.embedding import soft_cap
+
 
 def dot_logits(
     q: Float[Array, "*B T N H"], k: Float[Array, "*B S K H"], *, scale, softcap=None
@@ -18,15 +20,15 @@ def dot_logits(
       q: queries. k: keys.
       scale: multiplies the products (a number, or a traced scalar).
       softcap: c in c * tanh(logits / c); None for none.
+
+    Raises:
+      ValueError: `softcap` is not positive.
     """
     logits = jnp.einsum(
         "...kgth,...skh->...kgts", _group(q, k.shape[-2]), k, preferred_element_type=jnp.float32
     )
     logits = _ungroup(logits) * jnp.asarray(scale, jnp.float32)
-    if softcap is None:
-        return logits
-    softcap = jnp.asarray(softcap, jnp.float32)
-    return softcap * jnp.tanh(logits / softcap)
+    return logits if softcap is None else soft_cap(logits, softcap)
 
 
 def mix_values(

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme
 from flax_pos.attention import dispatch, prepare
+from flax_pos.functional.dot import dot_logits
 from flax_pos.scheme import plan_layers
 
 NONE = get_scheme("none")()
@@ -321,6 +322,9 @@ def test_a_soft_cap_that_caps_nothing(softcap, traced):
         return
     with pytest.raises(ValueError, match=f"softcap must be positive, got {softcap}; None leaves"):
         call(softcap=softcap)
+    q, k, _ = arrays()
+    with pytest.raises(ValueError, match=f"cap must be positive, got {softcap}; None leaves"):
+        dot_logits(q, k, scale=1.0, softcap=softcap)
 
 
 @pytest.mark.parametrize("side", ["q_at", "k_at"])
