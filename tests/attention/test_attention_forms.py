@@ -155,7 +155,7 @@ def test_huge_logits_do_not_overflow(form):
     assert np.isfinite(out).all()
 
 
-def test_B66_one_query_sees_all_keys_before_it():
+def test_one_query_sees_all_keys_before_it():
     v = jnp.arange(4.0).reshape(1, 4, 1, 1)
     q, k = jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 4, 1, 1))
     out = attend(get_scheme("none")(), {}, q, k, v, coords([[3]]), coords([[0, 1, 2, 3]]))
@@ -164,7 +164,7 @@ def test_B66_one_query_sees_all_keys_before_it():
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("queries", [[6], [4, 5, 6], list(range(7))])
-def test_B68_a_window_of_four_is_the_query_and_three_before(form, queries):
+def test_a_window_of_four_is_the_query_and_three_before(form, queries):
     keys = 9
     v = jnp.arange(float(keys)).reshape(1, keys, 1, 1)
     q, k = jnp.zeros((1, len(queries), 1, 1)), jnp.zeros((1, keys, 1, 1))
@@ -173,7 +173,7 @@ def test_B68_a_window_of_four_is_the_query_and_three_before(form, queries):
     assert float(out[0, -1, 0, 0]) == 4.5
 
 
-def test_B77_lengths_in_any_order_in_one_process():
+def test_lengths_in_any_order_in_one_process():
     scheme, full = get_scheme("alibi")(), arrays()
     for length in (5, 6, 4):
         q, k, v = (a[:, :length] for a in full)

@@ -281,7 +281,7 @@ def test_coords_without_the_batch_axis_are_refused():
 
 @pytest.mark.parametrize("form", ["dense", "blockwise"])
 @pytest.mark.parametrize("name", ["rope", "alibi"])
-def test_B62_a_sequence_over_eight_devices(form, name):
+def test_a_sequence_over_eight_devices(form, name):
     """Tokens split over devices: positions travel with them, so every number stays."""
     scheme, (q, k, v) = get_scheme(name)(), arrays(length=16)
     at = coords(length=16)
@@ -298,7 +298,7 @@ def test_B62_a_sequence_over_eight_devices(form, name):
     np.testing.assert_allclose(jax.jit(run)(*split), wanted, atol=2e-6)
 
 
-def test_B62_each_device_its_own_queries():
+def test_each_device_its_own_queries():
     scheme, (q, k, v) = ALIBI, arrays(length=16)
     at = coords(length=16)
     mesh = jax.make_mesh((8,), ("tokens",), axis_types=(jax.sharding.AxisType.Auto,))

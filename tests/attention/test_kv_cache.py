@@ -225,7 +225,7 @@ def params_of(scheme):
 
 @pytest.mark.parametrize("pieces", [(12,), (4, 4, 4), (11, 1), (5, 4, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("name", ["rope", "alibi", "t5", "fox"])
-def test_B63_B65_pieces_change_nothing(name, pieces):
+def test_pieces_change_nothing(name, pieces):
     scheme = scheme_of(name)
     params, xs = params_of(scheme), activations()
     got, _ = in_pieces(scheme, params, xs, INDEX, pieces, LENGTH + 3)
@@ -252,7 +252,7 @@ def test_a_ring_without_a_window_sees_as_far_as_its_size(pieces):
     np.testing.assert_allclose(got, wanted, atol=2e-5)
 
 
-def test_B71_a_ring_counts_positions_not_rows_kept():
+def test_a_ring_counts_positions_not_rows_kept():
     scheme, xs = scheme_of("rope"), activations()
     _, cache = in_pieces(scheme, {}, xs, INDEX, (12,), 5, on_full="roll")
     assert sorted(np.asarray(cache.at.pos)[0].tolist()) == [7, 8, 9, 10, 11]
@@ -260,7 +260,7 @@ def test_B71_a_ring_counts_positions_not_rows_kept():
 
 
 @pytest.mark.parametrize("name", ["rope", "fox"])
-def test_B70_entries_are_written_once(name):
+def test_entries_are_written_once(name):
     scheme = scheme_of(name)
     params, xs = params_of(scheme), activations()
     _, early = in_pieces(scheme, params, xs, INDEX, (4,), LENGTH)

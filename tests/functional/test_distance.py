@@ -43,7 +43,7 @@ def test_golden_slopes_with_another_maximum(heads):
     )
 
 
-def test_B73_B74_slopes_for_any_number_of_heads_in_the_order_of_the_reference():
+def test_slopes_for_any_number_of_heads_in_the_order_of_the_reference():
     np.testing.assert_array_equal(alibi_slopes(6), [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125])
     np.testing.assert_array_equal(alibi_slopes(8), 2.0 ** -np.arange(1, 9))
     np.testing.assert_array_equal(alibi_slopes(3), [0.0625, 0.00390625, 0.25])
@@ -53,14 +53,14 @@ def test_B73_B74_slopes_for_any_number_of_heads_in_the_order_of_the_reference():
         alibi_slopes(0)
 
 
-def test_B75_bias_of_one_query_is_from_absolute_positions():
+def test_bias_of_one_query_is_from_absolute_positions():
     out = alibi_bias(alibi_slopes(4), jnp.array([5]), jnp.arange(6))
     assert out.shape == (4, 1, 6)
     np.testing.assert_array_equal(out[0, 0], [-1.25, -1, -0.75, -0.5, -0.25, 0])
 
 
 @pytest.mark.parametrize("length", [5, 6, 4])
-def test_B77_bias_is_a_function_of_its_arguments_alone(length):
+def test_bias_is_a_function_of_its_arguments_alone(length):
     pos = jnp.arange(length)
     out = alibi_bias(alibi_slopes(2), pos, pos)
     want = -np.abs(np.arange(length)[:, None] - np.arange(length))
@@ -140,12 +140,12 @@ def test_t5_buckets_of_the_reference_check():
     np.testing.assert_array_equal(t5_buckets(rel), causal)
 
 
-def test_B78_bucket_is_from_absolute_positions():
+def test_bucket_is_from_absolute_positions():
     query, keys = 20, jnp.array([0, 12, 20])
     np.testing.assert_array_equal(t5_buckets(keys - query), [17, 8, 0])
 
 
-def test_B80_buckets_equal_the_exact_rule():
+def test_buckets_equal_the_exact_rule():
     def exact(n):
         if n < 16:
             return n

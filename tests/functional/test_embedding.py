@@ -43,7 +43,7 @@ def test_stddev():
     np.testing.assert_allclose([table.mean(), table.std()], [0, 0.3], atol=0.004)
 
 
-def test_B103_rows_are_rounded_up_and_surplus_rows_never_read():
+def test_rows_are_rounded_up_and_surplus_rows_never_read():
     assert (round_up(128, 64), round_up(129, 64), round_up(50257, 128)) == (128, 192, 50304)
     params = init_embedding(jax.random.key(0), 10, 4, tied=False, pad_to_multiple=8)
     assert jax.tree.map(jnp.shape, params) == {"embedding": (16, 4), "head": (4, 16)}
@@ -58,7 +58,7 @@ def test_B103_rows_are_rounded_up_and_surplus_rows_never_read():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_B96_first_loss_is_about_ln_v(tied):
+def test_first_loss_is_about_ln_v(tied):
     params = init_embedding(jax.random.key(0), 1000, 64, tied=tied)
     h = jax.random.normal(jax.random.key(1), (200, 64))
     h = h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True))
@@ -76,7 +76,7 @@ def test_vmap_over_seeds_equals_loop():
             np.testing.assert_array_equal(stacked[name][i], one)
 
 
-def test_B87_file_dtype_holds_every_id():
+def test_file_dtype_holds_every_id():
     assert [str(id_dtype(v)) for v in (2, 256, 257, 65536, 65537, 128256)] == [
         *["uint8"] * 2,
         *["uint16"] * 2,
@@ -102,7 +102,7 @@ def test_embed_follows_the_lookup_policy():
     ("width", "rounded", "exact"),
     [(3072, 55.5, 55.42563), (1152, 34.0, 33.94113), (640, 25.25, 25.29822)],
 )
-def test_B91_embedding_scale(width, rounded, exact):
+def test_embedding_scale(width, rounded, exact):
     scale = math.sqrt(width)
     ones = {"embedding": jnp.ones((2, width), jnp.bfloat16)}
     out = embed(ones, jnp.array([0]), scale=scale, round_scale=True)
@@ -122,7 +122,7 @@ def test_rounding_the_scale_and_rounding_the_product_differ():
     assert float(gemma[0, 0]) != float(once[0, 0])
 
 
-def test_B97_compute_dtype_of_embeddings_and_float32_logits():
+def test_compute_dtype_of_embeddings_and_float32_logits():
     out = embed(PARAMS, jnp.array([1]), dtype=jnp.bfloat16)
     assert out.dtype == jnp.bfloat16
     h = jnp.array([256.0, 1.0], jnp.bfloat16)
@@ -145,7 +145,7 @@ def test_unembed_tied_and_untied():
         unembed(PARAMS, jnp.ones(3))
 
 
-def test_B100_tied_gradient_is_the_sum_of_both_uses():
+def test_tied_gradient_is_the_sum_of_both_uses():
     def loss(inputs, outputs):
         return nll(unembed({"embedding": outputs}, embed({"embedding": inputs}, jnp.array(1))), 2)
 
@@ -157,7 +157,7 @@ def test_B100_tied_gradient_is_the_sum_of_both_uses():
     np.testing.assert_allclose(as_head[1], [0, 0.4223188], atol=1e-6)
 
 
-def test_B93_scale_then_soft_cap_once_in_float32():
+def test_scale_then_soft_cap_once_in_float32():
     np.testing.assert_allclose(
         soft_cap(jnp.array([124.0, -60.0]), 30.0), [29.98459, -28.92083], rtol=1e-6
     )

@@ -27,7 +27,7 @@ def dense(h, table, labels, *, counts=None, used=V, scale=1.0, softcap=None, z_l
 
 @pytest.mark.parametrize("chunk", [None, 1, 4, 7, 21, 50])
 @pytest.mark.parametrize("axes", ["VD", "DV"])
-def test_B109_equals_dense_in_value_and_gradients(chunk, axes):
+def test_equals_dense_in_value_and_gradients(chunk, axes):
     labels = LABELS.at[0, :3].set(-100)
     mask = jnp.ones(LABELS.shape, bool).at[2, 4:].set(False)
     options = {"used": 37, "scale": 0.7, "softcap": 5.0, "z_loss": 1e-2}
@@ -126,7 +126,7 @@ def test_vmap_equals_loop_and_second_order_runs():
     np.testing.assert_allclose(product, near / (2 * step), atol=2e-4)
 
 
-def test_B109_memory_does_not_hold_the_logits():
+def test_memory_does_not_hold_the_logits():
     n, v, d = 4096, 32768, 64
     shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((4, n // 4, d), (v, d))]
     labels = jax.ShapeDtypeStruct((4, n // 4), jnp.int32)

@@ -18,7 +18,7 @@ from flax_pos.functional.positions import (
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "biases.npz")
 
 
-def test_B54_each_row_counts_its_own_tokens():
+def test_each_row_counts_its_own_tokens():
     mask = jnp.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)
     out = positions_from_mask(mask)
     assert out.dtype == jnp.int32
@@ -48,7 +48,7 @@ def test_golden_roberta_and_fairseq():
     np.testing.assert_array_equal(cached, GOLDEN["positions/pad1_m2m100_cached5"])
 
 
-def test_B57_positions_restart_with_each_segment():
+def test_positions_restart_with_each_segment():
     out = positions_from_segments(jnp.array([1, 1, 1, 2, 2, 3, 0, 0]))
     assert out.dtype == jnp.int32
     np.testing.assert_array_equal(out, [0, 1, 2, 0, 1, 0, -1, -1])

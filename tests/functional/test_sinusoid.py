@@ -45,7 +45,7 @@ def test_golden_relative_table_of_xlnet():
         np.testing.assert_allclose(out, want, atol=2e-5)
 
 
-def test_B82_odd_width():
+def test_odd_width():
     out = sinusoidal(jnp.array([2]), 5)[0]
     np.testing.assert_allclose(
         out, [0.9092974, -0.4161468, 0.0502166, 0.9987384, 0.0012619], atol=1e-6

@@ -145,7 +145,7 @@ def test_other_models(tmp_path, name):
     np.testing.assert_allclose(got, want["long_logits"], atol=1e-4)
 
 
-def test_B117_a_missing_flatbuffers_is_named(model, tmp_path, monkeypatch):
+def test_a_missing_flatbuffers_is_named(model, tmp_path, monkeypatch):
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):

@@ -40,7 +40,7 @@ def tensor(name: str, model="llama_default") -> np.ndarray:
 # Tied heads ---------------------------------------------------------------------------------------
 
 
-def test_B98_flag_and_file_agree(checkpoint):
+def test_flag_and_file_agree(checkpoint):
     table = tensor(EMBEDDING)
     cases = [
         ({"config": {"tie_word_embeddings": True}, "drop": [HEAD]}, True),
@@ -54,7 +54,7 @@ def test_B98_flag_and_file_agree(checkpoint):
         assert load_pretrained(checkpoint(**changes)).config.tied == tied
 
 
-def test_B98_flag_and_file_contradict(checkpoint):
+def test_flag_and_file_contradict(checkpoint):
     differs = checkpoint(config={"tie_word_embeddings": True})
     with pytest.raises(CheckpointError, match=r"tie_word_embeddings, but 'lm_head.weight' differs"):
         load_pretrained(differs)
@@ -69,14 +69,14 @@ def test_B98_flag_and_file_contradict(checkpoint):
         load_pretrained(missing, tied=False)
 
 
-def test_B98_flag_of_a_nested_config(checkpoint):
+def test_flag_of_a_nested_config(checkpoint):
     path = checkpoint(drop=[HEAD])
     inner = {**read_json(path / "config.json"), "tie_word_embeddings": True}
     (path / "config.json").write_text(json.dumps({"model_type": "some_vl", "text_config": inner}))
     assert load_pretrained(path).config.tied
 
 
-def test_B102_a_tied_model_has_one_tensor_under_either_name(checkpoint, tmp_path):
+def test_a_tied_model_has_one_tensor_under_either_name(checkpoint, tmp_path):
     tied = {"tie_word_embeddings": True}
     model = load_pretrained(checkpoint(config=tied, drop=[HEAD]))
     save_pretrained(model, tmp_path / "saved")
@@ -90,7 +90,7 @@ def test_B102_a_tied_model_has_one_tensor_under_either_name(checkpoint, tmp_path
 # Names and what is left over ----------------------------------------------------------------------
 
 
-def test_B35_stored_frequencies_are_recomputed(checkpoint):
+def test_stored_frequencies_are_recomputed(checkpoint):
     stale = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.zeros(4) for i in range(2)}
     with_stale = load_pretrained(checkpoint(tensors=stale))
     np.testing.assert_array_equal(with_stale(IDS), load_pretrained(checkpoint())(IDS))
@@ -236,7 +236,7 @@ def test_surplus_rows_are_kept_and_never_seen(checkpoint, tmp_path):
 # Saving -------------------------------------------------------------------------------------------
 
 
-def test_B24_rotary_settings_survive_both_ways(checkpoint, tmp_path):
+def test_rotary_settings_survive_both_ways(checkpoint, tmp_path):
     old = {"rotary_pct": 0.5, "rotary_emb_base": 25000}
     path = checkpoint("gpt_neox", config=old, drop=["rope_parameters"])
     model = load_pretrained(path)

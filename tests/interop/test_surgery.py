@@ -51,7 +51,7 @@ def test_new_tokens_start_at_the_mean(changes):
     np.testing.assert_array_equal(run(resize_vocab(wide, 10), IDS), before)
 
 
-def test_B103_no_surplus_block_and_the_true_size(tmp_path):
+def test_no_surplus_block_and_the_true_size(tmp_path):
     assert resize_vocab(new(), 16, pad_to_multiple=8).config.vocab_rows is None
     model = resize_vocab(load(), 100, pad_to_multiple=64)
     assert (model.config.vocab_size, model.config.vocab_rows) == (100, 128)

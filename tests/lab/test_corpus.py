@@ -6,14 +6,14 @@ from flax_pos.lab.errors import UserError
 from flax_pos.lab.tasks.text import Text
 
 
-def test_B87_ids_keep_their_value_whatever_the_vocabulary():
+def test_ids_keep_their_value_whatever_the_vocabulary():
     assert pack_ids([70000, 0, 128255], 128256).tolist() == [70000, 0, 128255]
     assert pack_ids([65535], 65536).dtype == np.uint16
     assert pack_ids([65535], 65537).dtype == np.uint32
     assert id_dtype(256) == np.uint8
 
 
-def test_B87_an_id_past_the_vocabulary_is_an_error():
+def test_an_id_past_the_vocabulary_is_an_error():
     with pytest.raises(UserError, match="token id 70000 lies outside the vocabulary of 65536"):
         pack_ids([1, 70000], 65536)
     with pytest.raises(UserError, match="token id -1 lies outside"):

@@ -36,7 +36,7 @@ def test_every_target_is_scored_once_with_enough_context(tokens, length, data):
     assert (context >= length - stride).all()
 
 
-def test_B132_loss_is_divided_by_the_targets_that_were_scored():
+def test_loss_is_divided_by_the_targets_that_were_scored():
     text = np.arange(12)
     found = windows(text[:8], 8)
     nll = np.full(found.ids.shape, 2.0)
@@ -45,7 +45,7 @@ def test_B132_loss_is_divided_by_the_targets_that_were_scored():
     assert mean_loss(nll, found.scored) == 2.0
 
 
-def test_B134_buckets_weighted_by_tokens_reproduce_the_total():
+def test_buckets_weighted_by_tokens_reproduce_the_total():
     rng = np.random.default_rng(0)
     nll, scored = rng.gamma(2.0, size=(5, 23)), rng.random((5, 23)) < 0.6
     scored[:, 8:12] = False

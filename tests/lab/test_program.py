@@ -34,7 +34,7 @@ def test_updates_are_counted_and_the_loss_falls(trained):
     assert (log.gradient_norm > 0).all()
 
 
-def test_B122_seeds_differ_and_each_is_what_it_is_alone(trained, tiny, build_program, change):
+def test_seeds_differ_and_each_is_what_it_is_alone(trained, tiny, build_program, change):
     program, state, log = trained
     first = program.take(program.init()).params
     for name, value in first.items():
@@ -79,7 +79,7 @@ def test_how_often_it_stops_does_not_matter(trained):
         np.testing.assert_array_equal(value, state.params[name], err_msg=name)
 
 
-def test_B130_after_a_restore_all_goes_on_as_if_undisturbed(trained):
+def test_after_a_restore_all_goes_on_as_if_undisturbed(trained):
     program, state, log = trained
     half, _ = program.advance(program.init(), 3)
     saved = program.take(half)
@@ -90,7 +90,7 @@ def test_B130_after_a_restore_all_goes_on_as_if_undisturbed(trained):
         np.testing.assert_array_equal(value, state.params[name], err_msg=name)
 
 
-def test_B131_a_restored_state_is_given_away_to_the_update(trained):
+def test_a_restored_state_is_given_away_to_the_update(trained):
     program, state, _ = trained
     restored = program.put(state)
     leaves = jax.tree.leaves(restored)
@@ -99,7 +99,7 @@ def test_B131_a_restored_state_is_given_away_to_the_update(trained):
     assert deleted >= 0.95 * sum(a.nbytes for a in leaves)
 
 
-def test_B09_an_update_gives_back_what_it_was_given(trained):
+def test_an_update_gives_back_what_it_was_given(trained):
     program, _, _ = trained
     one = jax.tree.map(lambda a: a[0], program.members)
     before = jax.eval_shape(program.init_one, one)
@@ -138,7 +138,7 @@ def test_crossed_seeds_are_all_pairs(tiny, change):
         change(tiny, train={"data_seeds": 2})
 
 
-def test_B107_a_gradient_that_is_not_finite_is_counted_and_left_out(
+def test_a_gradient_that_is_not_finite_is_counted_and_left_out(
     tiny, build_program, change, monkeypatch
 ):
     guarded = build_program(tiny)
@@ -260,7 +260,7 @@ def test_decay_is_for_matrices_of_attention_mlp_and_head(untied):
     assert any(name.endswith("bias") for name in untied)
 
 
-def test_B106_what_has_no_gradient_and_does_not_decay_does_not_move(untied):
+def test_what_has_no_gradient_and_does_not_decay_does_not_move(untied):
     update = make_optimizer(OptimizerConfig(weight_decay=0.5))
     params, state = untied, update.init(untied)
     for _ in range(5):

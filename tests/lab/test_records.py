@@ -73,7 +73,7 @@ def test_only_the_latest_checkpoint_stays(tmp_path):
     assert restored["step"].dtype == np.int32
 
 
-def test_B126_a_half_written_checkpoint_is_not_one(tmp_path):
+def test_a_half_written_checkpoint_is_not_one(tmp_path):
     checkpoints = Checkpoints(tmp_path / "c")
     checkpoints.save(20, state(20))
     (tmp_path / "c" / "30" / "state").mkdir(parents=True)

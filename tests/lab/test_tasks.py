@@ -63,7 +63,7 @@ def test_windows_of_all_lengths_share_their_last_targets(text):
     np.testing.assert_array_equal(last[8], last[16])
 
 
-def test_B132_losses_are_divided_by_the_tokens_that_were_scored(text):
+def test_losses_are_divided_by_the_tokens_that_were_scored(text):
     task, loaded = text
     evaluation = task.evaluation(loaded)
     nll = np.where(evaluation.scored, 2.0, 999.0).astype(np.float32)
@@ -73,7 +73,7 @@ def test_B132_losses_are_divided_by_the_tokens_that_were_scored(text):
     assert set(measures.curves["loss by position"][1]) == {2.0}
 
 
-def test_B134_buckets_by_position_add_up_to_the_loss(text):
+def test_buckets_by_position_add_up_to_the_loss(text):
     task, loaded = text
     evaluation = task.evaluation(loaded)
     nll = np.random.default_rng(0).gamma(2.0, size=evaluation.ids.shape).astype(np.float32)

@@ -138,14 +138,14 @@ def test_remat_keeps_less():
     assert count[True] < 0.6 * count[False]
 
 
-def test_B121_program_does_not_grow_with_depth():
+def test_program_does_not_grow_with_depth():
     text = lambda layers: len(
         jax.jit(jax.grad(loss)).lower(tiny("rope", layers=layers), some_ids(1, 6)).as_text()
     )
     assert text(24) <= 1.5 * text(4)
 
 
-def test_B120_cos_once_in_a_forward():
+def test_cos_once_in_a_forward():
     """And in a decoding step for one token only."""
     model, ids = tiny("rope", layers=12), some_ids(1, 6)
     jaxpr = jax.make_jaxpr(lambda m, i: m(i))(model, ids)
@@ -173,7 +173,7 @@ def _is_jaxpr(value) -> bool:
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
-def test_B118_long_inputs_fold_no_tables():
+def test_long_inputs_fold_no_tables():
     """The program for 131072 tokens holds no more constants than the one for 1024."""
 
     def program(length):
@@ -188,7 +188,7 @@ def test_B118_long_inputs_fold_no_tables():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_B96_first_loss_is_that_of_guessing(tied):
+def test_first_loss_is_that_of_guessing(tied):
     sizes = {"vocab_size": 1000, "width": 64, "heads": 4, "layers": 4, "init_std": 0.02}
     model = tiny("rope", tied=tied, **sizes)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 1000, (4, 33)))
@@ -255,7 +255,7 @@ def test_cross_entropy_equals_that_of_the_logits():
 # Transformations -------------------------------------------------------------------------------
 
 
-def test_B122_seeds_at_once_equal_one_by_one():
+def test_seeds_at_once_equal_one_by_one():
     ids = some_ids(1, 6)
     build = lambda seed: CausalLM(config(), scheme_of("t5"), rngs=nnx.Rngs(jax.random.key(seed)))
     seeds = jnp.arange(3)

@@ -45,7 +45,7 @@ def both_ways(model, ids):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_B63_every_scheme_decodes_as_it_trains(name):
+def test_every_scheme_decodes_as_it_trains(name):
     model = tiny(name, layers=1 if scheme_of(name).for_layer(1) == scheme_of(name) else 4)
     whole, decoded = both_ways(model, some_ids(2, T))
     assert np.isfinite(whole).all()
@@ -77,7 +77,7 @@ def test_other_blocks_decode(settings):
 
 
 @pytest.mark.parametrize("calls", [(10,), (4, 4, 2), (9, 1), (1,) * 10], ids=str)
-def test_B65_cutting_into_calls_changes_nothing(calls):
+def test_cutting_into_calls_changes_nothing(calls):
     model, ids = tiny("rope"), some_ids(1, 10)
     cache, start = model.init_cache(1, 12), 0
     for n in calls:
@@ -88,7 +88,7 @@ def test_B65_cutting_into_calls_changes_nothing(calls):
     assert cache[0].length.tolist() == [[10], [10]]  # layers x rows
 
 
-def test_B70_cached_keys_are_written_once():
+def test_cached_keys_are_written_once():
     model, ids = tiny("rope"), some_ids(1, 8)
     _, cache = run(model, ids[:, :3], cache=model.init_cache(1, 8))
     before = jax.tree.map(np.asarray, cache[0])
@@ -98,7 +98,7 @@ def test_B70_cached_keys_are_written_once():
     assert not np.array_equal(cache[0].k[:, :, 3:], before.k[:, :, 3:])
 
 
-def test_B54_unequal_rows_continue_at_their_own_positions():
+def test_unequal_rows_continue_at_their_own_positions():
     model, ids = tiny("learned"), some_ids(2, 5)
     mask = jnp.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)
     _, cache = run(model, ids, mask=mask, cache=model.init_cache(2, 8))
@@ -121,7 +121,7 @@ def test_a_full_cache_raises():
 
 
 def test_length_scaling_follows_the_tokens_seen():
-    """B43: a large cache changes nothing; what counts is how long the text is now. One layer:
+    """A large cache changes nothing; what counts is how long the text is now. One layer:
     deeper ones read what tokens carried at the length of their time."""
     scheme = from_dict(
         {

@@ -8,7 +8,7 @@ from flax_pos.functional.rope import RopeSpec, apply_rope, rotate
 from flax_pos.nnx import Embed, Rope
 
 
-def test_B100_tied_gradient_is_the_sum_of_both_uses():
+def test_tied_gradient_is_the_sum_of_both_uses():
     layer = Embed(3, 2, rngs=nnx.Rngs(0))
     layer.embedding[...] = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     assert len(jax.tree.leaves(nnx.state(layer))) == 1
@@ -21,7 +21,7 @@ def test_B100_tied_gradient_is_the_sum_of_both_uses():
     np.testing.assert_allclose(grads.embedding[...], want, atol=1e-6)
 
 
-def test_B100_untied_gradients_are_apart():
+def test_untied_gradients_are_apart():
     layer = Embed(3, 2, tied=False, rngs=nnx.Rngs(0))
     layer.embedding[...] = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     layer.head[...] = layer.embedding[...].T
@@ -35,7 +35,7 @@ def test_B100_untied_gradients_are_apart():
     np.testing.assert_allclose(grads.head[...][:, 1], [0, 0.4223188], atol=1e-6)
 
 
-def test_B97_logits_are_float32():
+def test_logits_are_float32():
     layer = Embed(1, 2, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     layer.embedding[...] = jnp.ones((1, 2), jnp.bfloat16)
     logits = layer.attend(jnp.array([[256, 1]], jnp.bfloat16))

@@ -44,7 +44,7 @@ def test_a_growing_length_moves_earlier_tokens():
 
 
 @pytest.mark.parametrize("name", ["rope", "learned", "fox"])
-def test_B54_each_row_goes_on_as_if_alone(name):
+def test_each_row_goes_on_as_if_alone(name):
     """Left-padded, whole and right-padded rows in one batch, against whole forwards."""
     model = tiny(name)
     out = generate(model, PROMPTS, mask=MASK, max_new_tokens=6)
@@ -117,7 +117,7 @@ def test_steps_draw_anew():
     assert len(set(out[0, 5:].tolist())) > 4
 
 
-def test_B112_nothing_is_compiled_twice(caplog):
+def test_nothing_is_compiled_twice(caplog):
     model = tiny("rope", layers=3)  # a model of its own, so that nothing is compiled before
 
     def compiled(new=20, **options):

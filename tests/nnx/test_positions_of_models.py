@@ -10,7 +10,7 @@ CLASSIC = ("none", "sinusoidal", "learned", "rope", "alibi", "t5")
 
 
 @pytest.mark.parametrize("name", CLASSIC)
-def test_B54_padding_changes_nothing(name):
+def test_padding_changes_nothing(name):
     """On the left, on the right and in between; whatever stands on it, ids that do not exist and
     the library's own mark for nothing included."""
     model, ids = tiny(name), some_ids(4, 9)
@@ -30,7 +30,7 @@ def test_B54_padding_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", CLASSIC)
-def test_B57_packed_documents_equal_their_own_runs(name):
+def test_packed_documents_equal_their_own_runs(name):
     model, ids = tiny(name), some_ids(1, 8)
     segments = jnp.array([[1, 1, 1, 2, 2, 3, 0, 0]])
     out = run(model, ids, segments=segments)

@@ -110,7 +110,7 @@ def test_bad_sinusoidal_settings_raise(fields, message):
 # Learned ---------------------------------------------------------------------------------------
 
 
-def test_B60_learned_positions_past_the_table_never_read_a_row():
+def test_learned_positions_past_the_table_never_read_a_row():
     scheme, table = Learned(), jnp.arange(48.0).reshape(8, 6)
     x = jnp.zeros((1, 3, 6))
     with pytest.raises(ValueError, match=r"position 9 at \[0, 2\] .* 8 rows"):
@@ -133,7 +133,7 @@ def test_learned_padding_adds_nothing_and_trains_nothing():
         scheme.embed(params, x, pos - 1)
 
 
-def test_B84_row_offset():
+def test_row_offset():
     scheme = Learned(offset=2)
     assert params_of(scheme)["table"].shape == (10, 6)
     params = {"table": jnp.arange(60.0).reshape(10, 6)}
@@ -171,7 +171,7 @@ def test_learned_stddev():
     np.testing.assert_allclose(table.std(), 0.5, rtol=0.02)
 
 
-def test_B57_packed_documents_read_the_rows_of_their_own_start():
+def test_packed_documents_read_the_rows_of_their_own_start():
     params = params_of(Learned())
     segments = jnp.array([[1, 1, 1, 2, 2, 3, 0, 0]])
     x = jnp.zeros((1, 8, 6))
@@ -183,7 +183,7 @@ def test_B57_packed_documents_read_the_rows_of_their_own_start():
 # ALiBi -----------------------------------------------------------------------------------------
 
 
-def test_B75_alibi_in_decoding_uses_absolute_positions():
+def test_alibi_in_decoding_uses_absolute_positions():
     out = Alibi().bias({}, at([[5]]), at([range(6)]), 4)
     assert (out.shape, out.dtype) == ((1, 4, 1, 6), jnp.float32)
     np.testing.assert_array_equal(out[0, 0, 0], [-1.25, -1, -0.75, -0.5, -0.25, 0])
@@ -208,7 +208,7 @@ def test_alibi_max_bias_can_be_swept():
 
 
 @pytest.mark.parametrize("direction", ["causal", "bidirectional"])
-def test_golden_t5_biases_and_B78_decoding(direction):
+def test_golden_t5_biases_and_decoding(direction):
     scheme = T5(bidirectional=direction == "bidirectional")
     name = f"t5/{direction}_b32_d128"
     params = {"table": jnp.asarray(GOLDEN[f"{name}/weight"])}

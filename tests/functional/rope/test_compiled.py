@@ -63,7 +63,7 @@ def test_no_table_is_a_constant(spec):
     assert len(text) < 40_000
 
 
-def test_B115_export_does_not_grow_with_the_length():
+def test_export_does_not_grow_with_the_length():
     sizes = []
     for length in (1024, 65536):
         args = (
@@ -84,7 +84,7 @@ def test_exported_rotation_computes_the_same():
     np.testing.assert_allclose(back.call(x, at), jax.jit(apply_rope)(x, at), atol=1e-6)
 
 
-def test_B118_compiling_a_long_context_takes_no_longer():
+def test_compiling_a_long_context_takes_no_longer():
     """The program is the same size, and nothing in it is folded at compile time."""
     programs = []
     for length in (1024, 131072):
@@ -97,7 +97,7 @@ def test_B118_compiling_a_long_context_takes_no_longer():
     assert programs[1].temp_size_in_bytes <= 3 * 131072 * 64 * 4 * 2
 
 
-def test_B120_tables_once_per_forward():
+def test_tables_once_per_forward():
     """Twelve layers and q and k share one cosine; the scanned layer has none."""
     spec = RopeSpec()
 

@@ -25,12 +25,12 @@ def scaled(**rope):
 # Reports ------------------------------------------------------------------------------------------
 
 
-def test_B22_explicit_head_dim_wins():
+def test_explicit_head_dim_wins():
     config = {"hidden_size": 8, "num_attention_heads": 2, "head_dim": 6}
     np.testing.assert_allclose(frequencies(config), [1, 0.0464159, 0.0021544], rtol=2e-5)
 
 
-def test_B24_partial_factor_survives_a_round_trip():
+def test_partial_factor_survives_a_round_trip():
     config = {
         "model_type": "gpt_neox", "hidden_size": 64, "num_attention_heads": 4,
         "rotary_pct": 0.5, "rotary_emb_base": 25000,
@@ -45,12 +45,12 @@ def test_B24_partial_factor_survives_a_round_trip():
     assert RopeSpec.from_hf_config({**config, **spec.to_hf_config()}) == spec
 
 
-def test_B25_base_inside_the_rope_dict():
+def test_base_inside_the_rope_dict():
     config = {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
     assert frequencies(config)[1] == pytest.approx(0.1939227, rel=1e-6)
 
 
-def test_B28_both_names_of_the_type():
+def test_both_names_of_the_type():
     want = frequencies(SMALL) / 2
     for rope in (
         {"type": "linear", "factor": 2.0},
@@ -65,7 +65,7 @@ def test_B28_both_names_of_the_type():
     assert RopeSpec.from_hf_config(scaled()) == RopeSpec.from_hf_config(SMALL)
 
 
-def test_B30_su_is_longrope():
+def test_su_is_longrope():
     factors = {"short_factor": [1, 2, 3, 4], "long_factor": [2, 4, 6, 8]}
     old, new, phi = (
         RopeSpec.from_hf_config(
@@ -77,19 +77,19 @@ def test_B30_su_is_longrope():
     assert old.frequencies(65)[1] == pytest.approx(np.sqrt(1 + np.log(8) / np.log(64)))
 
 
-def test_B31_scaling_is_used():
+def test_scaling_is_used():
     got = frequencies(scaled(**LLAMA3))
     np.testing.assert_allclose(got, [1, 0.0130423, 0.00125, 0.000125], rtol=1e-5)
 
 
-def test_B32_unknown_type():
+def test_unknown_type():
     with pytest.raises(ValueError, match="unknown rope_type 'spiral'; known: default, dynamic"):
         RopeSpec.from_hf_config(scaled(rope_type="spiral", factor=2.0))
     with pytest.raises(ValueError, match="rope_type 'yarn' needs the key 'factor'"):
         RopeSpec.from_hf_config(scaled(rope_type="yarn"))
 
 
-def test_B34_base_and_scaling_by_layer_type():
+def test_base_and_scaling_by_layer_type():
     config = {
         "model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4,
         "rope_scaling": {"rope_type": "linear", "factor": 8.0},

@@ -8,7 +8,7 @@ import pytest
 from flax_pos.functional.rope import apply_rope, permute_layout
 
 
-def test_B13_bias_of_grouped_query_heads():
+def test_bias_of_grouped_query_heads():
     k = permute_layout(np.arange(8), heads=2, source="interleaved", target="half")
     assert k.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     q = permute_layout(np.arange(16), heads=4, source="interleaved", target="half")

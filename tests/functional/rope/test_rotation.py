@@ -206,7 +206,7 @@ def test_tables_once_for_all_layers():
 # Reports ------------------------------------------------------------------------------------------
 
 
-def test_B01_16_bit_input_at_position_4001():
+def test_16_bit_input_at_position_4001():
     x = jnp.zeros((1, 1, 1, 64), jnp.bfloat16).at[..., 0].set(1)
     got = apply_rope(x, at(4001)).astype(jnp.float32).ravel()
     assert got[0] == pytest.approx(0.1808, abs=0.004)
@@ -214,7 +214,7 @@ def test_B01_16_bit_input_at_position_4001():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_B04_16_bit_result_is_rounded_once(dtype):
+def test_16_bit_result_is_rounded_once(dtype):
     x = normal(1, 5, 4, 128, dtype=dtype)
     where = at(0, 255, 257, 4095, 65535)
     got = COMPILED(x, where)
@@ -226,7 +226,7 @@ def test_B04_16_bit_result_is_rounded_once(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("x64", [False, True])
-def test_B05_dtype_is_kept(dtype, x64):
+def test_dtype_is_kept(dtype, x64):
     with jax.enable_x64(x64):
         x = jnp.ones((1, 2, 1, 4), dtype)
         assert apply_rope(x, at(1, 2)).dtype == x.dtype
@@ -234,21 +234,21 @@ def test_B05_dtype_is_kept(dtype, x64):
             assert rotate(x, at(1, 2), spec).dtype == x.dtype
 
 
-def test_B07_large_phases():
+def test_large_phases():
     x = jnp.zeros((1, 1, 1, 64)).at[..., 0].set(1)
     got = apply_rope(x, at(1_000_000)).ravel()
     assert got[0] == pytest.approx(0.93675, abs=1e-5)
     assert got[32] == pytest.approx(-0.34999, abs=1e-5)
 
 
-def test_B09_one_base_in_three_spellings():
+def test_one_base_in_three_spellings():
     x, where = normal(1, 3, 1, 8), at(1, 2, 30)
     want = apply_rope(x, where, 10000)
     for theta in (10000.0, np.float32(1e4), np.int64(10000), jnp.float32(1e4)):
         np.testing.assert_array_equal(apply_rope(x, where, theta), want)
 
 
-def test_B11_both_layouts_of_one_vector():
+def test_both_layouts_of_one_vector():
     x = jnp.array([1.0, 2, 3, 4]).reshape(1, 1, 1, 4)
     for layout, want in (
         ("half", [3.16044, 1.79758, -0.10794, 4.09496]),
@@ -260,7 +260,7 @@ def test_B11_both_layouts_of_one_vector():
         apply_rope(x, at(5), layout="neox")
 
 
-def test_B15_axes_are_checked():
+def test_axes_are_checked():
     x = jnp.broadcast_to(normal(1, 1, 1, 8), (1, 4, 4, 8))
     got = apply_rope(x, at(0, 1, 2, 3))
     assert (got == got[:, :, :1]).all()
@@ -274,7 +274,7 @@ def test_B15_axes_are_checked():
         apply_rope(wrong, jnp.int32(3))
 
 
-def test_B16_rows_are_independent():
+def test_rows_are_independent():
     row = normal(1, 1, 2, 8)
     x = jnp.concatenate([row] * 3)
     want = apply_rope(row, at(6))
@@ -289,7 +289,7 @@ def test_B16_rows_are_independent():
 PARTIAL = [1, 0, 2, -1, 0.5, 3, -2, 1]
 
 
-def test_B19_partial_rotary():
+def test_partial_rotary():
     x = jnp.array(PARTIAL).reshape(1, 1, 1, 8)
     want = [-1.27223, 0.03000, -1.83887, -0.99955, 0.5, 3, -2, 1]
     np.testing.assert_allclose(apply_rope(x, at(3), rotary_dim=4).ravel(), want, atol=1e-5)
@@ -300,7 +300,7 @@ def test_B19_partial_rotary():
     np.testing.assert_array_equal(got[4:], x.ravel()[4:])
 
 
-def test_B21_proportional():
+def test_proportional():
     config = {"head_dim": 8, "rope_parameters": {
         "rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}  # fmt: skip
     got = rotate(jnp.array(PARTIAL).reshape(1, 1, 1, 8), at(3), RopeSpec.from_hf_config(config))
@@ -308,7 +308,7 @@ def test_B21_proportional():
     np.testing.assert_allclose(got.ravel(), want, atol=1e-5)
 
 
-def test_B59_three_equal_rows_are_text():
+def test_three_equal_rows_are_text():
     spec = RopeSpec(axes=Axes(sections=(2, 1, 1)))
     x, where = normal(1, 6, 2, 8), jnp.arange(6)[None]
     want = apply_rope(x, where)
@@ -316,12 +316,12 @@ def test_B59_three_equal_rows_are_text():
     np.testing.assert_array_equal(rotate(x, where, spec), want)
 
 
-def test_B60_no_table_limits_positions():
+def test_no_table_limits_positions():
     x = normal(1, 1, 1, 8)
     assert unit_error(apply_rope(x, at(70_000)), rope(x, at(70_000))) < 1e-6
 
 
-def test_B62_sharded_over_the_sequence():
+def test_sharded_over_the_sequence():
     mesh = jax.make_mesh((8,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
     by_t = jax.sharding.PartitionSpec(None, "t")
     x, where = normal(2, 16, 2, 8), jnp.tile(jnp.arange(100, 116), (2, 1))
@@ -334,7 +334,7 @@ def test_B62_sharded_over_the_sequence():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("partial", [1.0, 0.5])
-def test_B71_rotation_by_a_delta(layout, partial):
+def test_rotation_by_a_delta(layout, partial):
     """Moves rotated keys, whatever layout they were written in and however they are scaled."""
     x = normal(1, 1, 2, 8)
     for scaling in (Linear(factor=4), YARN):

@@ -208,7 +208,7 @@ def test_resonance_rounds_wavelengths(law):
 TOY_DYNAMIC = DynamicNTK(factor=2, original_max_position_embeddings=64)
 
 
-def test_B37_dynamic_is_a_pure_function_of_the_length():
+def test_dynamic_is_a_pure_function_of_the_length():
     spec = RopeSpec(head_dim=8, scaling=TOY_DYNAMIC)
     long = spec.frequencies(128)[0]
     np.testing.assert_allclose(long, [1, 0.0693361, 0.0048075, 0.0003333], rtol=2e-4)
@@ -218,7 +218,7 @@ def test_B37_dynamic_is_a_pure_function_of_the_length():
     np.testing.assert_array_equal(spec.frequencies(128)[0], long)
 
 
-def test_B39_dynamic_below_the_original_length_is_plain_rope():
+def test_dynamic_below_the_original_length_is_plain_rope():
     law = DynamicNTK(factor=6, original_max_position_embeddings=64)
     np.testing.assert_array_equal(inv_freq(law, 8, seq_len=10), [1, 0.1, 0.01, 0.001])
     x = jax.random.normal(jax.random.key(0), (1, 10, 2, 8))
@@ -226,7 +226,7 @@ def test_B39_dynamic_below_the_original_length_is_plain_rope():
     np.testing.assert_array_equal(rotate(x, at, RopeSpec(scaling=law)), rotate(x, at, RopeSpec()))
 
 
-def test_B40_dynamic_with_a_short_length_has_no_nan():
+def test_dynamic_with_a_short_length_has_no_nan():
     law = DynamicNTK(factor=4, original_max_position_embeddings=64)
     np.testing.assert_array_equal(inv_freq(law, 8, seq_len=16), [1, 0.1, 0.01, 0.001])
     base = inv_freq(law, 8, seq_len=128)[1] ** -4
@@ -235,7 +235,7 @@ def test_B40_dynamic_with_a_short_length_has_no_nan():
     assert np.isfinite(traced(16)).all()
 
 
-def test_B42_long_factors_only_above_the_original_length():
+def test_long_factors_only_above_the_original_length():
     law = LongRope(
         short_factor=(1, 1.5), long_factor=(2, 8), original_max_position_embeddings=64, factor=1
     )
@@ -243,7 +243,7 @@ def test_B42_long_factors_only_above_the_original_length():
         assert 7 * inv_freq(law, 4, seq_len=seq_len)[1] == pytest.approx(angle, rel=1e-5)
 
 
-def test_B43_short_factors_whatever_the_room_for_more():
+def test_short_factors_whatever_the_room_for_more():
     """The factors follow the tokens seen, not the cache's capacity."""
     law = LongRope(
         short_factor=(1, 1.5), long_factor=(2, 8), original_max_position_embeddings=64, factor=8
@@ -259,7 +259,7 @@ def test_B43_short_factors_whatever_the_room_for_more():
     [(131072, 4096, None, 1.1902381), (512, 64, None, 1.2247449), (64, 64, None, 1.0),
      (512, 64, 1.0, 1.0), (32, 64, None, 1.0)],
 )  # fmt: skip
-def test_B44_longrope_factor(maximum, original, given, want):
+def test_longrope_factor(maximum, original, given, want):
     rope = {"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2],
             "original_max_position_embeddings": original, "attention_factor": given}  # fmt: skip
     config = {"head_dim": 4, "max_position_embeddings": maximum, "rope_scaling": rope}
@@ -277,19 +277,19 @@ def test_phimoe_mscales_follow_the_length():
     assert float(jax.jit(law.cos_sin_factor)(65)) == 1.5
 
 
-def test_B45_yarn_attention_factor_is_the_final_multiplier():
+def test_yarn_attention_factor_is_the_final_multiplier():
     for factor, given, want in ((4, None, 1.1386294), (4, 1.0, 1.0), (8, 1.2079442, 1.2079442)):
         law = yarn_settings(factor, 64, attention_factor=given)
         assert law.cos_sin_factor() == pytest.approx(want, rel=1e-7)
 
 
-def test_B47_scores_grow_by_the_square_of_the_factor():
+def test_scores_grow_by_the_square_of_the_factor():
     x = jnp.zeros((1, 1, 64)).at[..., 0].set(1)
     turned = rotate(x, jnp.array([9]), RopeSpec(scaling=yarn_settings(4, 64)))
     assert float((turned * turned).sum()) == pytest.approx(1.2964770, rel=1e-6)
 
 
-def test_B48_explicit_yarn_factor_wins_over_the_ratio():
+def test_explicit_yarn_factor_wins_over_the_ratio():
     config = {
         "head_dim": 16, "max_position_embeddings": 4096,
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 256},
@@ -299,14 +299,14 @@ def test_B48_explicit_yarn_factor_wins_over_the_ratio():
     assert factor == pytest.approx(1.1386294, rel=1e-7)
 
 
-def test_B50_yarn_truncate():
+def test_yarn_truncate():
     got = inv_freq(yarn_settings(4, 256, truncate=False), 16)
     np.testing.assert_allclose(got[:5], [1, 0.2539723, 0.0553986, 0.0096399, 0.0025], rtol=1e-5)
     default = inv_freq(yarn_settings(4, 256), 16)
     assert np.abs(default / got - 1).max() > 0.05
 
 
-def test_B52_yarn_at_any_original_length():
+def test_yarn_at_any_original_length():
     got = inv_freq(yarn_settings(4, 6), 16)
     np.testing.assert_allclose(got[:4], [1, 0.0790569, 0.025, 0.0079057], rtol=1e-5)
     assert np.isfinite(got).all()
@@ -338,7 +338,7 @@ LENGTH_LAWS = [
 
 
 @pytest.mark.parametrize("law", LENGTH_LAWS, ids=lambda law: law.rope_type)
-def test_B114_traced_length_equals_static(law):
+def test_traced_length_equals_static(law):
     """One program for all lengths, equal to the eager result on both sides of the boundary."""
     spec, traces = RopeSpec(scaling=law), []
 
