@@ -66,8 +66,9 @@ def init_embedding(
       tied: whether the head is the table itself; otherwise it gets its own entry, `"head"`.
       stddev: of both tables.
       dtype: of both tables.
-      pad_to_multiple: the table gets `round_up(V, pad_to_multiple)` rows, the surplus zero. Pass
-        the true `vocab_size` to `embed`, `unembed` and the loss, and no surplus row is ever read.
+      pad_to_multiple: the table gets `round_up(V, pad_to_multiple)` rows, the surplus zero: a mesh
+        shards rows evenly or not at all. Pass the true `vocab_size` to `embed`, `unembed` and the
+        loss, and no surplus row is ever read.
     """
     rows = round_up(_positive(vocab_size, "vocab_size"), pad_to_multiple)
     _positive(width, "width")

@@ -18,7 +18,8 @@ from flax_pos.interop.keys import Key, Keys
 from flax_pos.interop.positions import spelled_out
 from flax_pos.interop.pretrained import CONFIG, TIED, Origin, plan_of, read_config
 from flax_pos.interop.safetensors_files import write_safetensors
-from flax_pos.interop.weights import write_slot
+from flax_pos.interop.weights import EMBEDDING, HEAD, HEAD_BIAS, write_slot
+from flax_pos.interop.weights import Path as ParamPath
 from flax_pos.nnx.causal_lm import CausalLM
 from flax_pos.schemes.rope import Rope
 
@@ -57,8 +58,9 @@ def save_pretrained(
 ) -> None:
     """Writes `config.json` and safetensors files, as Hugging Face libraries read them.
 
-    A loaded model that was not changed gives back its tensors bit for bit. What was changed since
-    (vocabulary, tied or untied head, scaling of positions, their number) is written into the
+    A loaded model that was not changed gives back its tensors bit for bit, without the surplus rows
+    of a padded vocabulary, which whoever reads the file would take for tokens. What was changed
+    since (vocabulary, tied or untied head, scaling of positions, their number) is written into the
     config; a change that the format has no key for is an error, never lost.
 
     Args:
@@ -85,7 +87,10 @@ def save_pretrained(
     config = json.loads(origin.config)
     family = family_of(Keys(config, "the config to write"))
     _update(config, model, family)
-    params = {p: np.asarray(v) for p, v in nnx.to_flat_state(nnx.state(model, nnx.Param))}
+    params = {
+        p: _in_use(p, np.asarray(v), model.config.vocab_size)
+        for p, v in nnx.to_flat_state(nnx.state(model, nnx.Param))
+    }
     tensors: dict[str, np.ndarray] = {}
     for slot in plan_of(model, family, origin):
         own = [params[path] for path in slot.paths]
@@ -102,12 +107,19 @@ def save_pretrained(
     write_json(directory / CONFIG, config)
 
 
+def _in_use(path: ParamPath, array: np.ndarray, vocab_size: int) -> np.ndarray:
+    """A parameter without the rows of no token."""
+    if path in (EMBEDDING, HEAD_BIAS):
+        return array[:vocab_size]
+    return array[:, :vocab_size] if path == HEAD else array
+
+
 def _update(config: dict[str, Any], model: CausalLM, family: Family) -> None:
     """Writes into a config what the model is by now, and makes sure that it says so."""
     keys = lambda: Keys(config, f"a config of {family.types[0]!r}")
     wanted = model.config
     for name, entry in family.settings.items():
-        value = model.embed.embedding.shape[0] if name == "vocab_size" else getattr(wanted, name)
+        value = getattr(wanted, name)
         if isinstance(entry, Key) and value is not None and not _says(entry, keys(), value):
             entry.write(config, value)
     if config.get(TIED) != wanted.tied:

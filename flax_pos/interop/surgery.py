@@ -10,14 +10,12 @@ from flax import nnx
 
 from flax_pos.functional.embedding import round_up
 from flax_pos.interop.pretrained import fill
-from flax_pos.interop.weights import HEAD, HEAD_BIAS, Path
+from flax_pos.interop.weights import EMBEDDING, HEAD, HEAD_BIAS, Path
 from flax_pos.nnx.causal_lm import CausalLM
 from flax_pos.nnx.config import ModelConfig
 from flax_pos.nnx.position import PositionEncoding
 from flax_pos.scheme import Scheme
 from flax_pos.schemes.learned import Learned
-
-EMBEDDING = ("embed", "embedding")
 
 
 def params_of(model: CausalLM) -> dict[Path, jax.Array]:

@@ -14,7 +14,7 @@ from flax_pos.types import Dims
 Path = tuple[Any, ...]
 """Of a parameter, as `flax.nnx.to_flat_state` gives it."""
 Shapes = Mapping[Path, tuple[int, ...]]
-HEAD, HEAD_BIAS = ("embed", "head"), ("embed", "head_bias")
+EMBEDDING, HEAD, HEAD_BIAS = ("embed", "embedding"), ("embed", "head"), ("embed", "head_bias")
 
 
 class Slot(NamedTuple):
@@ -236,4 +236,14 @@ def unused_names(files: Mapping[str, Any], plan: Sequence[Slot], family: Family)
     return [name for name in files if name not in used and not name.endswith(endings)]
 
 
-__all__ = ["HEAD", "Slot", "file_shape", "read_params", "slots", "unused_names", "write_slot"]
+__all__ = [
+    "EMBEDDING",
+    "HEAD",
+    "HEAD_BIAS",
+    "Slot",
+    "file_shape",
+    "read_params",
+    "slots",
+    "unused_names",
+    "write_slot",
+]

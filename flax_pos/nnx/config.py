@@ -112,7 +112,7 @@ class ModelConfig:
     """One matrix for the embedding and the head."""
     vocab_rows: int | None = None
     """Rows of the embedding where it has surplus ones, which no id reads and which get no
-    logits; None: V."""
+    logits, such as V rounded up to what the devices of a mesh divide; None: V."""
     embed_width: int | None = None
     """Width of embedding and head where it is not D: then products lead to D and back (OPT)."""
     embed_scale: float | None = None

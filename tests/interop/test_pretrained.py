@@ -90,10 +90,20 @@ def test_a_tied_model_has_one_tensor_under_either_name(checkpoint, tmp_path):
 # Names and what is left over ----------------------------------------------------------------------
 
 
-def test_stored_frequencies_are_recomputed(checkpoint):
-    stale = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": np.zeros(4) for i in range(2)}
-    with_stale = load_pretrained(checkpoint(tensors=stale))
-    np.testing.assert_array_equal(with_stale(IDS), load_pretrained(checkpoint())(IDS))
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("llama_default", "model.layers.{}.self_attn.rotary_emb.inv_freq"),
+        ("llama_default", "model.rotary_emb.inv_freq"),
+        ("gpt_neox", "gpt_neox.layers.{}.attention.rotary_emb.inv_freq"),
+        ("falcon_rope", "transformer.h.{}.self_attention.rotary_emb.inv_freq"),
+        ("gptj", "transformer.h.{}.attn.embed_positions"),
+    ],
+)
+def test_stored_frequencies_are_recomputed(checkpoint, model, name):
+    stale = {name.format(layer): np.zeros(4, np.float32) for layer in range(2)}
+    with_stale = load_pretrained(checkpoint(model, tensors=stale))
+    np.testing.assert_array_equal(with_stale(IDS), load_pretrained(golden.DIRECTORY / model)(IDS))
 
 
 def test_masks_stored_by_old_gpt2_files_are_passed_over(checkpoint):
@@ -208,6 +218,16 @@ def test_16_bit_weights_stay_as_they_are(checkpoint, tmp_path):
     assert {str(p.dtype) for _, p in nnx.to_flat_state(nnx.state(wide))} == {"float32"}
 
 
+@pytest.mark.parametrize("name", ["gemma2", "../families/gemma3"])
+def test_gemma_rounds_the_scale_of_its_embedding(name):
+    model = load_pretrained(golden.DIRECTORY / name, dtype="bfloat16")
+    rows = model.embed.embedding[...][IDS].astype(jnp.bfloat16)
+    rounded = rows * jnp.bfloat16(32**0.5)
+    np.testing.assert_array_equal(model.embed(IDS), rounded)
+    once = (rows.astype(jnp.float32) * jnp.float32(32**0.5)).astype(jnp.bfloat16)
+    assert (rounded != once).any()
+
+
 def test_layers_of_different_dtypes_cannot_be_stacked(checkpoint):
     name = "model.layers.1.mlp.up_proj.weight"
     path = checkpoint(tensors={name: tensor(name).astype(jnp.bfloat16)})
@@ -223,7 +243,7 @@ def test_float64_is_not_rounded_unasked(checkpoint):
     load_pretrained(path, param_dtype="float32")
 
 
-def test_surplus_rows_are_kept_and_never_seen(checkpoint, tmp_path):
+def test_surplus_rows_are_never_seen_nor_written(checkpoint, tmp_path):
     pad = lambda name: np.concatenate([tensor(name), np.full((3, 32), 9, np.float32)])
     path = checkpoint(tensors={EMBEDDING: pad(EMBEDDING), HEAD: pad(HEAD)})
     model = load_pretrained(path)
@@ -231,6 +251,10 @@ def test_surplus_rows_are_kept_and_never_seen(checkpoint, tmp_path):
     np.testing.assert_array_equal(model(IDS), load_pretrained(checkpoint())(IDS))
     with pytest.raises(ValueError, match="98"):
         model(jnp.array([[98]]))
+    save_pretrained(model, tmp_path / "saved")
+    for name in (EMBEDDING, HEAD):
+        np.testing.assert_array_equal(SafetensorsFiles(tmp_path / "saved")[name], tensor(name))
+    assert load_pretrained(tmp_path / "saved").config.vocab_size == 97
 
 
 # Saving -------------------------------------------------------------------------------------------

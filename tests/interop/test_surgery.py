@@ -55,8 +55,11 @@ def test_no_surplus_block_and_the_true_size(tmp_path):
     assert resize_vocab(new(), 16, pad_to_multiple=8).config.vocab_rows is None
     model = resize_vocab(load(), 100, pad_to_multiple=64)
     assert (model.config.vocab_size, model.config.vocab_rows) == (100, 128)
-    save_pretrained(resize_vocab(load(), 128), tmp_path)
-    assert load_pretrained(tmp_path).config.vocab_size == 128
+    for changed, size in ((model, 100), (resize_vocab(load(), 128), 128)):
+        save_pretrained(changed, tmp_path)
+        again = load_pretrained(tmp_path)
+        assert (again.config.vocab_size, again.config.vocab_rows) == (size, None)
+        np.testing.assert_allclose(run(again, IDS), run(changed, IDS), atol=1e-5)
 
 
 def test_untying_and_tying():
