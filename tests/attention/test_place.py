@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flax_pos import Dims, from_dict, get_scheme
+from flax_pos.attention import init_cache
 from flax_pos.attention.place import (
     init_positions,
     order,
@@ -98,6 +99,9 @@ def test_only_rows_without_holes_are_called_contiguous():
     assert place(plan, params, DIMS, x, positions=jnp.array([[0, 4, 2]]))[1].contiguous
     assert not place(plan, params, DIMS, x, mask=jnp.ones((1, 3), bool))[1].contiguous
     assert not place(plan, params, DIMS, x, segments=jnp.ones((1, 3), int))[1].contiguous
+    # One query of a cached row is not the first of its keys.
+    caches = [init_cache(get_scheme("none")(), DIMS, 1, 4)]
+    assert not place(plan, params, DIMS, x[:, :1], caches=caches)[1].contiguous
 
 
 def test_resolve():

@@ -9,6 +9,7 @@ import pytest
 
 from flax_pos.functional.embedding import (
     embed,
+    head_table,
     id_dtype,
     init_embedding,
     nearest_tokens,
@@ -16,6 +17,7 @@ from flax_pos.functional.embedding import (
     soft_cap,
     unembed,
 )
+from flax_pos.functional.loss import linear_cross_entropy
 
 PARAMS = {"embedding": jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])}
 
@@ -162,10 +164,12 @@ def test_scale_then_soft_cap_once_in_float32():
         soft_cap(jnp.array([124.0, -60.0]), 30.0), [29.98459, -28.92083], rtol=1e-6
     )
     one = {"embedding": jnp.ones((1, 1))}
-    logits = unembed(one, jnp.array([80.0]), scale=0.5, softcap=30.0)
-    np.testing.assert_allclose(logits, [26.10185], rtol=1e-6)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        logits = unembed(one, jnp.array([80.0], dtype), scale=0.5, softcap=30.0)
+        np.testing.assert_allclose(logits, [26.10185], rtol=1e-6)
     out = soft_cap(jnp.array([124.0], jnp.bfloat16), 30.0)
     assert out.dtype == jnp.bfloat16
+    assert out[0] == jnp.bfloat16(29.98459)
     with pytest.raises(ValueError, match="cap must be positive, got 0"):
         soft_cap(jnp.ones(1), 0.0)
 
@@ -240,3 +244,48 @@ def test_parameters_that_are_not_there(params):
     ):
         with pytest.raises(ValueError, match=r"params has the entries .*it needs 'embedding'"):
             use()
+
+
+# Over devices ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_that_devices_do_not_divide(tied):
+    """50257 tokens on eight devices: 50264 rows, of which the surplus shows nowhere, although it
+    would win wherever it were looked at."""
+    size, width = 50257, 16
+    make = lambda **rows: init_embedding(jax.random.key(0), size, width, tied=tied, **rows)
+    true, padded = make(), make(pad_to_multiple=8)
+    fill = lambda a: a.at[size:].set(99) if a.shape[1] == width else a.at[:, size:].set(99)
+    mesh = jax.make_mesh((8,), ("vocab",), axis_types=(jax.sharding.AxisType.Auto,))
+    axes = {"embedding": ("vocab", None), "head": (None, "vocab")}
+    spread = {
+        name: jax.device_put(
+            fill(a), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes[name]))
+        )
+        for name, a in padded.items()
+    }
+    assert spread["embedding"].addressable_shards[0].data.shape == (6283, width)
+    ids = jnp.array([[0, 6282, 6283, size - 2, size - 1, 7]])
+
+    @jax.jit
+    def run(params, ids):
+        def loss(params):
+            h = embed(params, ids, scale=50.0, vocab_size=size)
+            table = head_table(params)
+            return linear_cross_entropy(h, table, ids[:, ::-1], vocab_size=size, chunk=4), h
+
+        (value, h), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        nearest = nearest_tokens(params, h, 3, vocab_size=size)
+        return (h, unembed(params, h, vocab_size=size), nearest.values, value), nearest, gradient
+
+    got, nearest, gradient = run(spread, ids)
+    want, nearest_alone, gradient_alone = run(true, ids)
+    for ours, right in zip(got, want, strict=True):
+        np.testing.assert_allclose(ours, right, atol=1e-5)
+    np.testing.assert_array_equal(nearest.ids, nearest_alone.ids)
+    for name, ours in gradient.items():
+        ours, right = (g if g.shape[1] == width else g.T for g in (ours, gradient_alone[name]))
+        np.testing.assert_allclose(ours[:size], right, atol=1e-6)
+        np.testing.assert_array_equal(ours[size:], 0)
+    assert np.isnan(jax.jit(lambda p, i: embed(p, i, vocab_size=size))(spread, ids + 7)[0, 4]).all()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_pos.lab.documents import ABOUT, read_texts
+from flax_pos.lab.corpus import read_tokenizer
+from flax_pos.lab.documents import ABOUT, fill_store, read_texts
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.tasks.documents import Documents
 from flax_pos.nnx import CausalLM, ModelConfig
@@ -119,6 +120,22 @@ def test_a_store_is_filled_once_and_never_taken_for_another(files, tmp_path):
         task_of(files / "0.txt", store=tmp_path / "store").load()
     (tmp_path / "store" / ABOUT).unlink()  # as a kill before the last write leaves it
     assert task.load().about != about
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_ids_past_16_bits_keep_their_value(tmp_path, mapped):
+    import tokenizers
+
+    words = {"[UNK]": 0, "one": 1, "far": 70000}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "words.json"))
+    key = {"paths": ["here"], "dataset": [""], "tokenizer": "words"}
+    codec, texts = read_tokenizer(tmp_path / "words.json"), lambda: ["far one far", "one far"]
+    for _ in range(2):  # filled, and then taken as it is
+        store = fill_store(tmp_path / "store" if mapped else None, key, texts, codec)
+        assert store.ids.tolist() == [70000, 1, 70000, 1, 70000]
+        assert isinstance(store.ids, np.memmap) == mapped
 
 
 def test_data_sets_in_local_files(files, tmp_path):

@@ -90,6 +90,24 @@ def test_after_a_restore_all_goes_on_as_if_undisturbed(trained):
         np.testing.assert_array_equal(value, state.params[name], err_msg=name)
 
 
+def test_noise_goes_on_where_it_stopped(tiny, build_program, change, monkeypatch):
+    """It is another for every update and the same after a restore, as no generator is kept."""
+    program = build_program(change(tiny, schemes=("randomized",)))
+    _, log = train(program)
+    half, _ = program.advance(program.init(), 3)
+    _, rest = program.advance(program.put(program.take(half)), 3)
+    np.testing.assert_array_equal(rest.loss, log.loss[:, 3:])
+
+    one = jax.tree.map(lambda a: np.asarray(a)[0], program.members)
+    batch = program.batch_of(one, program.data, jnp.int32(0))
+    monkeypatch.setattr(program, "batch_of", lambda *_: batch)
+    update, state = jax.jit(program.update_one), program.init_one(one)
+    first, second = (
+        update(state._replace(step=jnp.int32(step)), one, program.data)[1].loss for step in (0, 1)
+    )
+    assert first != second
+
+
 def test_a_restored_state_is_given_away_to_the_update(trained):
     program, state, _ = trained
     restored = program.put(state)

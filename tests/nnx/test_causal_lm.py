@@ -305,9 +305,11 @@ def test_a_second_model_compiles_nothing():
     assert len(count) == 2
 
 
-def test_axis_names_place_parameters_on_a_mesh():
-    """The same logits with the parameters spread over eight devices by their names."""
-    model, ids = tiny("rope", mlp="gated", tied=False, vocab_size=24), some_ids(2, 6)
+@pytest.mark.parametrize("rows", [{"vocab_size": 24}, {"vocab_rows": 18}], ids=str)
+def test_axis_names_place_parameters_on_a_mesh(rows):
+    """The same logits with the parameters spread over eight devices by their names, also where
+    the vocabulary itself does not divide them."""
+    model, ids = tiny("rope", mlp="gated", tied=False, **rows), some_ids(2, 6)
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     rules = [("vocab", "tensor"), ("heads", "tensor"), ("kv_heads", "tensor"), ("mlp", "tensor"),
              ("embed", "data"), ("layers", None)]  # fmt: skip

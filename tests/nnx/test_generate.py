@@ -120,13 +120,13 @@ def test_steps_draw_anew():
 def test_nothing_is_compiled_twice(caplog):
     model = tiny("rope", layers=3)  # a model of its own, so that nothing is compiled before
 
-    def compiled(new=20, **options):
+    def compiled(new=20, run=generate, **options):
         caplog.clear()
         with jax.log_compiles(), caplog.at_level("WARNING", "jax"):
             for length in (5, 6, 7):
-                generate(model, some_ids(1, length), max_new_tokens=new, **options)
+                list(run(model, some_ids(1, length), max_new_tokens=new, **options))
         names = [r.getMessage().split()[1] for r in caplog.records if "Compiling" in r.getMessage()]
-        return [name for name in names if name in ("jit(_prefill)", "jit(_decode)")]
+        return [name for name in names if name in ("jit(_prefill)", "jit(_decode)", "jit(_step)")]
 
     assert sorted(compiled()) == ["jit(_decode)", "jit(_prefill)"]
     assert compiled() == []
@@ -134,6 +134,8 @@ def test_nothing_is_compiled_twice(caplog):
     drawn = {"temperature": 0.5, "top_p": 0.9, "key": jax.random.key(0)}
     assert len(compiled(**drawn)) == 2
     assert compiled(**{**drawn, "temperature": 0.8, "top_p": 0.5}) == []
+    assert compiled(new=3, run=stream) == ["jit(_step)"]
+    assert compiled(new=4, run=stream) == []
 
 
 def test_positions_end_before_the_first_token_is_drawn():
