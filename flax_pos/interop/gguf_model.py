@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flax_pos.functional.rope import permute_layout
+from flax_pos.functional.rope.hf_widths import fraction
 from flax_pos.interop.errors import CheckpointError
 from flax_pos.interop.gguf_architectures import ARCHITECTURES, KEYS, Architecture
 from flax_pos.interop.gguf_file import GGUFFile, GGUFTensor
@@ -34,8 +34,8 @@ def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
     }
     names = {**KEYS, **architecture.keys}
     config: dict[str, Any] = {"model_type": architecture.model_type}
-    config |= {new: own.pop(old) for old, new in names.items() if old in own}
-    own.pop("attention.value_length", None)
+    read = {old: own.pop(old) for old in names if old in own}
+    config |= {new: read[old] for old, new in names.items() if old in read and new is not None}
     rotated = own.pop("rope.dimension_count", None)
     if rotated is not None:
         config |= _rotated_part(file, rotated, config)
@@ -51,18 +51,20 @@ def read_gguf(file: GGUFFile) -> tuple[dict[str, Any], "GGUFTensors"]:
         config |= architecture.derive(config, file)
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise CheckpointError(f"{file.path} lacks sizes, or they make no sense: {error}") from error
-    return config, GGUFTensors(file, architecture, config)
+    heads = file.metadata.get(f"{name}.attention.head_count")
+    kv_heads = file.metadata.get(f"{name}.attention.head_count_kv", heads)
+    return config, GGUFTensors(file, architecture, (heads, kv_heads))
 
 
 def _rotated_part(file: GGUFFile, rotated: Any, config: dict[str, Any]) -> dict[str, Any]:
-    """How much of a head is rotated, where that is not all of it."""
+    """How much of a head is rotated."""
     heads: Any = config.get("num_attention_heads")
     width: Any = config.get("hidden_size")
     sizes = {"rope.dimension_count": rotated, "heads": heads, "embedding_length": width}
     if all(type(n) is int and n > 0 for n in sizes.values()):
         head = config.get("head_dim", width // heads)
         if type(head) is int and 0 < rotated <= head:
-            return {} if rotated == head else {"partial_rotary_factor": rotated / head}
+            return {"partial_rotary_factor": fraction(rotated, head)}
     raise CheckpointError(f"{file.path}: these sizes make no sense: {sizes}")
 
 
@@ -98,13 +100,12 @@ def _scaling(file: GGUFFile, own: dict[str, Any], config) -> dict[str, Any] | No
 class GGUFTensors(Mapping[str, np.ndarray]):
     """Tensors under their Hugging Face names and as files of Hugging Face have them."""
 
-    def __init__(self, file: GGUFFile, architecture: Architecture, config: dict[str, Any]):
-        self._file, self._architecture = file, architecture
-        self._heads = {
-            "attn_q": config.get("num_attention_heads"),
-            "attn_k": config.get("num_key_value_heads", config.get("num_attention_heads")),
+    def __init__(self, file: GGUFFile, architecture: Architecture, heads: tuple[Any, Any]):
+        self._file, self._architecture, self._heads = file, architecture, heads
+        block = architecture.names(file)
+        self._names = {
+            _hf_name(name, architecture, block): name for name in file if name != ROPE_FACTORS
         }
-        self._names = {_hf_name(name, architecture): name for name in file if name != ROPE_FACTORS}
         self.info: dict[str, GGUFTensor] = {}
         for name, old in self._names.items():
             info = file.info[old]
@@ -118,11 +119,10 @@ class GGUFTensors(Mapping[str, np.ndarray]):
             return tensor.T
         if how.norm_offset and module.endswith("norm"):
             return tensor - np.asarray(how.norm_offset, tensor.dtype)
-        heads = self._heads.get(module) if how.permuted else None
-        if heads is None:
+        if module not in how.rows:
             return tensor
         try:
-            return permute_layout(tensor, heads=heads, source="interleaved", target="half")
+            return how.rows[module](tensor, *self._heads)
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{self._file.path}: {old!r}: {error}") from error
 
@@ -138,13 +138,13 @@ class GGUFTensors(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
-def _hf_name(name: str, architecture: Architecture) -> str:
+def _hf_name(name: str, architecture: Architecture, block: Mapping[str, str]) -> str:
     """The Hugging Face name of a tensor; an unknown one stays as it is."""
     *where, module, end = ("", *name.split("."))
     if where == [""] and module in architecture.outside:
         return f"{architecture.outside[module]}.{end}"
-    if len(where) == 3 and where[1] == "blk" and module in architecture.block:
-        return f"{architecture.layers.format(where[2])}.{architecture.block[module]}.{end}"
+    if len(where) == 3 and where[1] == "blk" and module in block:
+        return f"{architecture.layers.format(where[2])}.{block[module]}.{end}"
     return name
 
 
