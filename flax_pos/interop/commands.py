@@ -23,6 +23,7 @@ from flax_pos.interop.export_check import check_export
 from flax_pos.interop.pretrained import load_pretrained
 from flax_pos.interop.tokenizer import end_tokens, load_tokenizer
 from flax_pos.nnx import stream
+from flax_pos.terminal import printable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def generate(argv: Sequence[str], prog: str, console: Console) -> None:
     except ValueError as error:  # settings out of range, or a prompt that is too long
         raise CheckpointError(str(error)) from error
     times = [time.perf_counter()]
-    write = console.file.write
+    write = lambda text: console.file.write(printable(text))
     if not command.chat:
         write(prompt)
     for piece in text_of(tokenizer, ids, timed(steps, times), ends):

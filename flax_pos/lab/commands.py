@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +25,7 @@ from flax_pos.lab.scalars import check_tensorboard
 from flax_pos.lab.tasks import get_task
 from flax_pos.nnx import ModelConfig
 from flax_pos.scheme import HOOKS, list_schemes
+from flax_pos.terminal import printable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,17 +306,7 @@ def sample(argv: Sequence[str], prog: str, console: Console) -> None:
     except ValueError as error:
         raise UserError(str(error)) from None
     text = loaded.tokenizer.decode([int(i) for i in np.asarray(out)[0]])
-    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    r"""The text with the control characters that would steer a terminal written out.
-
-    >>> print(printable("a\x1b[2Jb"))
-    a\x1b[2Jb
-    """
-    kept = lambda c: c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs")
-    return "".join(c if kept(c) else ascii(c)[1:-1] for c in text)
+    print(printable(text), file=console.file)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import pytest
 from flax_pos.cli import main
 from flax_pos.lab import tomlio
 from flax_pos.lab.accounting import account
-from flax_pos.lab.commands import printable
 from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.nnx import ModelConfig
 from flax_pos.scheme import get_scheme, list_schemes
@@ -188,16 +187,6 @@ def test_params_of_several_schemes(capsys):
     out = capsys.readouterr().out
     assert "learned: 124,439,808 parameters" in out
     assert "rope: 123,653,376 parameters, 0 of them" in out
-
-
-def test_control_characters_are_written_out():
-    """All that Unicode calls control characters, but for newline and tab, and lone surrogates."""
-    text = "".join(map(chr, range(0x20))) + "\x7f\x80\x9b\x9f\ud800"
-    shown = printable(text)
-    assert [c for c in shown if not c.isprintable()] == ["\t", "\n"]
-    assert r"\x00\x01" in shown
-    assert r"\x1b" in shown
-    assert printable("é ü 漢 \N{ZERO WIDTH JOINER}\n\t") == "é ü 漢 \N{ZERO WIDTH JOINER}\n\t"
 
 
 @pytest.mark.parametrize(
