@@ -15,9 +15,9 @@ from flax import nnx
 from flax_pos.interop import runner
 from flax_pos.interop.errors import require
 from flax_pos.interop.jsonfile import write_json
+from flax_pos.interop.quantize import is_quantized, pack_int4, unpack_int4
 from flax_pos.interop.runner import MANIFEST, Artefact
 from flax_pos.interop.safetensors_files import SINGLE, write_safetensors
-from flax_pos.interop.surgery import rebuild
 from flax_pos.nnx.causal_lm import CausalLM, restack
 from flax_pos.scheme import to_dict
 
@@ -39,6 +39,10 @@ def export_model(
     frequencies are a few numbers in the program and tables are computed from positions, so that
     programs stay small whatever the model is.
 
+    Matrices of a model of `quantize_weights` stay int8 or int4, with their scales, and are
+    dequantised where they are used. Two int4 stand in one int8 (`pack_int4`), in the file and in
+    memory. Such programs hold one layer after the other, not one for all.
+
     Args:
       model: any model.
       directory: made if it is not there; files of the same names are replaced.
@@ -46,32 +50,29 @@ def export_model(
 
     Raises:
       ImportError: flatbuffers is not installed, which `jax.export` needs.
-      ValueError: a model of `quantize_weights`.
     """
     require("flatbuffers", "writing exported programs")
-    if any(leaf.dtype.name.startswith("int") for leaf in jax.tree.leaves(nnx.state(model))):
-        raise ValueError(
-            "weights are quantised, and programs of such models cannot be written: export the "
-            "model that this one was made from"
-        )
-    # Symbolic sizes leave no choice by size; a prompt is read in pieces, so T x S stays small.
-    model = rebuild(restack(model, scan_layers=True), config=_for_export(model))
+    model = _for_export(model)
     graph, state = nnx.split(model)
     flat: Any = nnx.to_flat_state(state)
     paths = {".".join(map(str, path)): (path, variable) for path, variable in flat}
+    arrays = {name: _stored(variable.get_value()) for name, (_, variable) in paths.items()}
     empty = jax.eval_shape(lambda: model.init_cache(2, 3))
     leaves, tree = jax.tree.flatten_with_path(empty)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
 
     def step(params, ids, positions, mask, cache):
-        full = [(path, variable.replace(params[name])) for name, (path, variable) in paths.items()]
+        full = [
+            (path, variable.replace(_restored(params[name], variable)))
+            for name, (path, variable) in paths.items()
+        ]
         own = nnx.merge(graph, nnx.from_flat_state(full))
         caches = jax.tree.unflatten(tree, [cache[name] for name in names])
         logits, caches = own(ids, positions=positions, mask=mask, cache=caches)
         return logits, dict(zip(names, jax.tree.leaves(caches), strict=True))
 
     shape = lambda dims, dtype: jax.ShapeDtypeStruct(tuple(dims), dtype)
-    params = {name: shape(v.shape, v.dtype) for name, (_, v) in paths.items()}
+    params = {name: shape(array.shape, array.dtype) for name, array in arrays.items()}
 
     def program(length: str) -> bytes:
         constraints = ["s >= t"] if length == "t" else []
@@ -110,7 +111,6 @@ def export_model(
     directory.mkdir(parents=True, exist_ok=True)
     for file, length in ((PREFILL, "t"), (DECODE, "1")):
         (directory / file).write_bytes(program(length))
-    arrays = {name: np.asarray(variable[...]) for name, (_, variable) in paths.items()}
     write_safetensors(directory, arrays, max_shard_bytes=2**62)
     shutil.copyfile(runner.__file__, directory / RUN)
     write_json(directory / MANIFEST, manifest)
@@ -126,8 +126,26 @@ def load_artefact(directory: str | os.PathLike) -> Artefact:
     return Artefact(directory)
 
 
-def _for_export(model: CausalLM):
-    return model.config.replace(scan_layers=True, attention="dense", remat=False)
+def _for_export(model: CausalLM) -> CausalLM:
+    """Symbolic sizes leave no choice by size; a prompt is read in pieces, so T x S stays small."""
+    if not is_quantized(model):
+        model = restack(model, scan_layers=True)
+    new = nnx.merge(*nnx.split(model))
+    modules: Any = nnx.iter_modules(new)
+    for _, module in modules:
+        if hasattr(module, "config"):
+            module.config = module.config.replace(attention="dense", remat=False)
+    return new
+
+
+def _stored(value: jax.Array) -> np.ndarray:
+    """As the file and the arguments of the programs have it."""
+    array = np.asarray(value)
+    return pack_int4(array) if array.dtype == jnp.int4 else array
+
+
+def _restored(stored: jax.Array, variable: nnx.Variable) -> jax.Array:
+    return unpack_int4(stored, variable.shape[0]) if variable.dtype == jnp.int4 else stored
 
 
 def _with_sizes(shape, other, sizes: dict[int, Any]) -> list:

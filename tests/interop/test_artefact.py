@@ -17,6 +17,9 @@ from flax_pos.functional.rope import Default
 from flax_pos.interop import load_pretrained
 from flax_pos.interop.artefact import export_model, load_artefact
 from flax_pos.interop.export_check import _Rounded, check_export, faults, spread
+from flax_pos.interop.quantize import quantize_weights
+from flax_pos.interop.safetensors_files import SafetensorsFiles
+from flax_pos.interop.surgery import params_of
 from flax_pos.nnx import CausalLM, ModelConfig, generate
 from flax_pos.schemes.rope import Rope
 
@@ -71,8 +74,9 @@ def test_padding_through_the_mask(artefact, model):
     np.testing.assert_allclose(np.asarray(logits)[seen], expected, atol=1e-4)
 
 
-def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
-    """A bare process: of what is installed it sees jax and what jax itself needs, nothing more."""
+def run_bare(directory, ids, at, tmp_path):
+    """Logits of an artefact in a bare process: of what is installed it sees jax and what jax itself
+    needs, nothing more."""
     site = tmp_path / "site"
     site.mkdir()
     for entry in os.listdir(os.path.dirname(os.path.dirname(jax.__file__))):
@@ -82,13 +86,11 @@ def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
         "import sys; sys.path[:0] = [{site!r}, {directory!r}]\n"
         "import numpy as np\n"
         "from run import Artefact\n"
-        "assert not any(name.startswith('flax') for name in sys.modules)\n"
+        "assert not any(name.startswith(('flax', 'qwix')) for name in sys.modules)\n"
         "ids = np.load({ids!r})\n"
         "at = np.zeros_like(ids) + np.array({at!r}, np.int32)\n"
         "np.save({out!r}, Artefact({directory!r})(ids, positions=at))\n"
     )
-    ids = np.asarray(golden.io("llama_yarn")["long_input_ids"][:, :16])
-    at = spread(64, 16)
     np.save(tmp_path / "ids.npy", ids)
     code = code.format(
         site=str(site), directory=str(directory), ids=str(tmp_path / "ids.npy"),
@@ -99,9 +101,37 @@ def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
         [sys.executable, "-S", "-c", code], env=bare, capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+    return np.load(tmp_path / "out.npy")
+
+
+def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
+    ids, at = np.asarray(golden.io("llama_yarn")["long_input_ids"][:, :16]), spread(64, 16)
+    got = run_bare(directory, ids, at, tmp_path)
+    want = model(jnp.asarray(ids), positions=jnp.broadcast_to(jnp.asarray(at), (2, 16)))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # qwix calls what flax has deprecated
+def test_a_quantised_model_stays_quantised(model, tmp_path):
+    """Two int4 stand in one byte of the file; the program dequantises them."""
+    pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
+    quantised = quantize_weights(model, 4, group=16)
+    export_model(quantised, tmp_path, platforms=["cpu"])
+    found = check_export(tmp_path, quantised)
+    assert found, str(found)
+    path = ("blocks", 1, "mlp", "down", "kernel")
+    rows, columns = params_of(model)[path].shape
+    name, stored = ".".join(map(str, path)), SafetensorsFiles(tmp_path).info
+    assert name not in stored
+    assert stored[f"{name}.array.qvalue"].dtype == "I8"
+    assert stored[f"{name}.array.qvalue"].shape == (rows // 2, columns)
+    assert stored[f"{name}.array.scale"].shape == (rows // 16, columns)
+    ids, at = np.asarray(golden.io("llama_yarn")["long_input_ids"][:, :16]), spread(64, 16)
+    got = run_bare(tmp_path, ids, at, tmp_path)
     positions = jnp.broadcast_to(jnp.asarray(at), (2, 16))
-    want = model(jnp.asarray(ids), positions=positions)
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), want, atol=1e-5)
+    want, exact = (m(jnp.asarray(ids), positions=positions) for m in (quantised, model))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert np.abs(got - exact).max() > 1e-2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from flax_pos import cli
 from flax_pos.interop import CheckpointError
 from flax_pos.interop.commands import speed, text_of
+from flax_pos.interop.safetensors_files import SafetensorsFiles
 from flax_pos.interop.tokenizer import end_tokens
 
 
@@ -79,11 +80,17 @@ def test_bad_input_is_one_line(model, capsys, argv, message):
     assert error.count("\n") == 1
 
 
-def test_export(tmp_path, capsys):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # qwix calls what flax has deprecated
+@pytest.mark.parametrize("options", [[], ["--quantize", "int8"]])
+def test_export(tmp_path, capsys, options):
+    if options:
+        pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
     source, target = golden.DIRECTORY / "llama_yarn", tmp_path / "out"
-    assert cli.main(["export", str(source), str(target), "--platforms", "cpu"]) == 0
+    assert cli.main(["export", str(source), str(target), "--platforms", "cpu", *options]) == 0
     assert "equal to its source at 32 positions from 0 to 63" in capsys.readouterr().out
     assert (target / "prefill.jaxexport").exists()
+    kinds = {info.dtype for info in SafetensorsFiles(target).info.values()}
+    assert kinds == ({"F32", "I8"} if options else {"F32"})
 
 
 @pytest.mark.parametrize(
@@ -96,6 +103,9 @@ def test_export(tmp_path, capsys):
         (["export", "{gpt2}"], "Missing"),
         (["export", "{gpt2}", "{tmp}/x", "--platforms", "abacus"], "'abacus' is none of cpu"),
         (["export", "{tmp}/nowhere", "{tmp}/x"], "cannot read"),
+        (["export", "{gpt2}", "{tmp}/x", "--quantize", "int3"], "int3"),
+        (["export", "{gpt2}", "{tmp}/x", "--group", "8"], "--group needs --quantize"),
+        (["export", "{gpt2}", "{tmp}/x", "--quantize", "int8", "--group", "7"], "must divide"),
         (["export", "{gpt2}", "{gpt2}/config.json"], "is no directory"),
     ],
 )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_pos.interop import export_model, load_pretrained, save_pretrained
-from flax_pos.interop.quantize import quantize_weights
+from flax_pos.interop import load_pretrained, save_pretrained
+from flax_pos.interop.quantize import pack_int4, quantize_weights, unpack_int4
 from flax_pos.interop.surgery import rebuild
 from flax_pos.nnx import generate
 
@@ -59,13 +59,23 @@ def test_a_quantised_model_is_not_written_as_another_format(tmp_path):
         save_pretrained(quantize_weights(load()), tmp_path)
 
 
-def test_a_quantised_model_is_not_exported(tmp_path):
-    pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
-    with pytest.raises(ValueError, match="weights are quantised"):
-        export_model(quantize_weights(load(), 4), tmp_path)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_packing_int4(rows):
+    whole = np.random.default_rng(0).integers(-8, 8, (rows, 40))
+    packed = pack_int4(whole)
+    assert packed.dtype == np.int8
+    assert packed.shape == (-(-rows // 2), 40)
+    unpacked = unpack_int4(jnp.asarray(packed), rows)
+    assert unpacked.dtype == jnp.int4
+    np.testing.assert_array_equal(np.asarray(unpacked, np.int8), whole)
 
 
 def test_number_of_bits():
     with pytest.raises(ValueError, match="bits must be 8 or 4, got 3"):
         quantize_weights(load(), 3)
+
+
+def test_size_of_groups():
+    pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
+    with pytest.raises(ValueError, match=r"group=32 must divide the 48 inputs of .*mlp\.down"):
+        quantize_weights(load(), 4, group=32)
