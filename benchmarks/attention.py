@@ -20,6 +20,7 @@ import functools
 import importlib.util
 import os
 import resource
+import sys
 import time
 
 LENGTH, WIDTH, HEADS, HEAD_DIM = 4096, 512, 8, 64
@@ -206,6 +207,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--schemes", help="comma-separated; all: every scheme of one layer")
     options = parser.parse_args()
+    del sys.argv[1:]  # tokamax would take it for its own
     if options.what == "tpu":
         os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu")
     defaults = {"step": (32768, "alibi"), "tpu": (8192, "all")}

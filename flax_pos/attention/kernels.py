@@ -101,14 +101,21 @@ def attend_library(
         options["mask"] = mask
         seen = jnp.swapaxes(mask.any(-1), -1, -2)[..., None]
     if implementation == "tokamax":
-        tokamax: Any = importlib.import_module("tokamax")
-        out = tokamax.dot_product_attention(q, k, v, logits_soft_cap=softcap, **options)
+        out = _tokamax().dot_product_attention(q, k, v, logits_soft_cap=softcap, **options)
     else:
         attend: Any = jax.nn.dot_product_attention
         out = attend(q, k, v, implementation=implementation, **options)
     if seen is not None:
         out = jnp.where(seen, out, jnp.zeros((), out.dtype))
     return out.reshape(*batch, t, heads, v.shape[-1])
+
+
+def _tokamax() -> Any:
+    flags: Any = importlib.import_module("absl.flags")
+    if not flags.FLAGS.is_parsed():
+        # Else tokamax parses the command line of whatever program this is, and chokes on it.
+        flags.FLAGS.mark_as_parsed()
+    return importlib.import_module("tokamax")
 
 
 def attend_splash(q, k, v, *, reach: Reach, scale, softcap, sinks) -> jax.Array:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import flags
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme
@@ -143,9 +144,11 @@ def test_tokamax_is_asked_for_only_where_it_is(monkeypatch):
 
     def attention(q, k, v, *, logits_soft_cap, **options):
         assert logits_soft_cap is None
+        assert flags.FLAGS.is_parsed()  # it would read this program's command line for its own
         return jax.nn.dot_product_attention(q, k, v, **options)
 
     module.dot_product_attention = attention
+    flags.FLAGS.unparse_flags()
     monkeypatch.setitem(sys.modules, "tokamax", module)
     for options in ({}, {"window": 3}, {"window": 3, "contiguous": True}):
         got = call(implementation="tokamax", **options)
