@@ -155,21 +155,26 @@ def test_huge_logits_do_not_overflow(form):
     assert np.isfinite(out).all()
 
 
-def test_one_query_sees_all_keys_before_it():
+ALL = {**FORMS, "auto": {}, "xla": {"implementation": "xla"}}
+
+
+@pytest.mark.parametrize("form", ALL)
+def test_one_query_sees_all_keys_before_it(form):
     v = jnp.arange(4.0).reshape(1, 4, 1, 1)
     q, k = jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 4, 1, 1))
-    out = attend(get_scheme("none")(), {}, q, k, v, coords([[3]]), coords([[0, 1, 2, 3]]))
+    at = coords([[3]]), coords([[0, 1, 2, 3]])
+    out = attend(get_scheme("none")(), {}, q, k, v, *at, **ALL[form])
     assert float(out[0, 0, 0, 0]) == 1.5
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ALL)
 @pytest.mark.parametrize("queries", [[6], [4, 5, 6], list(range(7))])
 def test_a_window_of_four_is_the_query_and_three_before(form, queries):
     keys = 9
     v = jnp.arange(float(keys)).reshape(1, keys, 1, 1)
     q, k = jnp.zeros((1, len(queries), 1, 1)), jnp.zeros((1, keys, 1, 1))
     at = coords([queries]), coords([list(range(keys))])
-    out = attend(get_scheme("none")(), {}, q, k, v, *at, window=4, **FORMS[form])
+    out = attend(get_scheme("none")(), {}, q, k, v, *at, window=4, **ALL[form])
     assert float(out[0, -1, 0, 0]) == 4.5
 
 

@@ -17,10 +17,13 @@ from flax_pos.lab.errors import UserError
 from flax_pos.lab.findings import findings
 from flax_pos.lab.grid.compare import compare_folders
 from flax_pos.lab.grid.compare import to_markdown as to_markdown_of_differences
+from flax_pos.lab.members import make_entries
+from flax_pos.lab.program import Model, blank_state
 from flax_pos.lab.records import Records
 from flax_pos.lab.report import write_outputs
 from flax_pos.lab.results import read_run
-from flax_pos.lab.run import SchemeRun, load_model, resume, start
+from flax_pos.lab.run import Interrupted, SchemeRun, load_model, resume, start
+from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.table import make_table, print_table, to_markdown
 
 SCHEMES = ("none", "learned")
@@ -235,6 +238,32 @@ def test_nothing_finished_is_done_again(finished):
     before = (folder / "metrics.jsonl").read_bytes()
     resume(folder, Console(file=io.StringIO()))
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_stopped_run_does_every_update_once(finished, tmp_path, monkeypatch):
+    """A checkpoint is named by the updates in it, and what follows ends where all at once does."""
+    folder, config, _ = finished
+    stopped, one = tmp_path / "run", dataclasses.replace(config, schemes=("none",))
+
+    class AtOnce(StopSignal):
+        asked = property(lambda self: True, lambda self, value: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flax_pos.lab.run.StopSignal", AtOnce)
+        with pytest.raises(Interrupted):
+            start(one, stopped, Console(file=io.StringIO()))
+    checkpoints = SchemeRun.checkpoints_of(stopped, make_entries(one)[0])
+    assert checkpoints.steps() == [3]
+    model = Model(one.model.resolve(one.task, 256), make_entries(one)[0].scheme)
+    like = blank_state(model, one.optimizer, 3)
+    assert checkpoints.restore(3, like).step.tolist() == [3] * 3
+
+    resume(stopped, Console(file=io.StringIO()))
+    run, whole = read_run(stopped), read_run(folder)
+    assert run.finished["none"]["rows"] == whole.finished["none"]["rows"]
+    assert run.rows[0].steps == whole.rows[0].steps == (3, 6)
+    assert run.rows[0].losses == whole.rows[0].losses
+    assert [e["step"] for e in run.events if e["event"] == "start"] == [0, 3]
 
 
 def test_two_runs_are_compared_row_by_row(finished):
