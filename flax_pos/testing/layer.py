@@ -27,6 +27,8 @@ from flax_pos.types import Coords
 
 FAR = 2**20
 """A length that no scheme takes for a usual one."""
+NOT_16_BIT = 4001
+"""Positions from here on are rounded to others in bfloat16 and, half of them, in float16."""
 
 
 def run(scheme: Scheme, inputs, *, shift: int = 0, length: int = LENGTH) -> jax.Array:
@@ -217,16 +219,27 @@ def check_hooks(scheme: Scheme) -> None:
 
 
 def check_dtype(scheme: Scheme) -> None:
-    """bfloat16 in, bfloat16 out, at every hook, and near the float32 result."""
+    """bfloat16 in, bfloat16 out, at every hook, and near the float32 result; positions and what is
+    made of them stay exact, also those that 16 bits do not hold."""
     wide = make_inputs(scheme)
     inputs = make_inputs(scheme, dtype=jnp.bfloat16)
     pos = place(scheme, inputs, LENGTH)
-    assert scheme.embed(inputs.params, inputs.x, pos).dtype == jnp.bfloat16, "embed: dtype"
+    pos = pos + jnp.asarray(NOT_16_BIT if scheme.unbounded else 0, pos.dtype)
     features = scheme.features(pos, DIMS._replace(length=LENGTH))
-    at = scheme.coords(inputs.params, inputs.x, Coords(inputs.index, pos, features), None)
+    bare = Coords(inputs.index, pos, features)
+    at = scheme.coords(inputs.params, inputs.x, bare, None)
+    float32 = lambda a: a.astype(jnp.float32)
+    exact = scheme.coords(inputs.params, float32(inputs.x), bare, None)
+    assert_close(at.feats, exact.feats, "coords of bfloat16", tolerance=1e-5)
     q, k, _ = project(inputs.x, inputs.weights)
-    for got in (scheme.rotate(inputs.params, q, at, "q"), scheme.rotate(inputs.params, k, at, "k")):
-        assert got.dtype == jnp.bfloat16, f"rotate: {got.dtype} from bfloat16"
+    for name, hook, x in (
+        ("embed", lambda x: scheme.embed(inputs.params, x, pos), inputs.x),
+        ("rotate q", lambda x: scheme.rotate(inputs.params, x, at, "q"), q),
+        ("rotate k", lambda x: scheme.rotate(inputs.params, x, at, "k"), k),
+    ):
+        got = hook(x)
+        assert got.dtype == jnp.bfloat16, f"{name}: {got.dtype} from bfloat16"
+        assert_close(float32(got), hook(float32(x)), f"{name} in bfloat16", tolerance=2**-7)
     bias = scheme.bias(inputs.params, at, at, DIMS.heads)
     assert bias is None or bias.dtype == jnp.float32, f"bias: {bias.dtype}, wanted float32"
     out = forward(scheme, inputs)
@@ -241,13 +254,15 @@ def check_dtype(scheme: Scheme) -> None:
 
 
 def check_x64(scheme: Scheme) -> None:
-    """`jax_enable_x64` changes nothing for float32 input, parameters included."""
+    """`jax_enable_x64` changes nothing for float32 and 16-bit input, parameters included."""
     inputs = make_inputs(scheme)
-    wanted = run(scheme, inputs)
+    wanted, narrow = run(scheme, inputs), make_inputs(scheme, dtype=jnp.float16)
     with jax.enable_x64(True):
         params = jax.eval_shape(lambda: scheme.init(jax.random.key(0), DIMS))
         wide = [a.shape for a in jax.tree.leaves(params) if a.dtype.itemsize > 4]
         assert not wide, f"parameters of shapes {wide} are 64-bit"
         got = jax.jit(lambda inputs: forward(scheme, inputs))(inputs)
+        half = jax.eval_shape(lambda inputs: forward(scheme, inputs), narrow)
     assert got.dtype == wanted.dtype, f"output is {got.dtype} under x64"
+    assert half.dtype == jnp.float16, f"output is {half.dtype} from float16 under x64"
     assert_close(got, wanted, "output under x64", tolerance=2e-6)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flax_pos import Scheme, get_scheme
+from flax_pos.functional.rope import rope_tables
 from flax_pos.testing import layer, modules, settings
 
 Alibi, Cope, Fox, Learned, Randomized, Rope, Shaw, T5 = map(
@@ -166,6 +167,25 @@ class KeysTurnTheOtherWay(Rope):
 class NarrowBias(Alibi):
     def bias(self, params, q_at, k_at, heads):
         return super().bias(params, q_at, k_at, heads).astype(jnp.bfloat16)
+
+
+@caught_by(layer.check_dtype)
+class RoundsPositions(Rope):
+    """To the dtype of x, which holds the first 256 of them."""
+
+    def rotate(self, params, x, at, side):
+        rounded = at.pos.astype(x.dtype).astype(jnp.int32)
+        cos, sin = rope_tables(rounded, self.full_spec, head_dim=x.shape[-1])
+        feats = {"rope_cos": cos, "rope_sin": sin}
+        return super().rotate(params, x, at._replace(feats=feats), side)
+
+
+@caught_by(layer.check_dtype)
+class SumsInTheDtypeOfX(Fox):
+    def coords(self, params, x, at, prev):
+        at = super().coords(params, x, at, prev)
+        narrow = lambda a: a.astype(x.dtype).astype(a.dtype)
+        return at._replace(feats=jax.tree.map(narrow, at.feats))
 
 
 @caught_by(layer.check_blockwise)
