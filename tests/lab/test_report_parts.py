@@ -19,7 +19,7 @@ def test_the_training_loss_is_the_mean_of_the_updates_it_says(steps, log_every):
     """Update number i has the loss i: lines hold means of updates, the last of fewer."""
     ends = (*range(log_every, steps, log_every), steps)
     means = tuple(float(np.mean(range(a, b))) for a, b in itertools.pairwise((0, *ends)))
-    row = Row("a", "a", {}, {}, ends, (means, means))
+    row = Row(label="a", scheme="a", result={}, part={}, steps=ends, losses=(means, means))
     last = sum(row.tail)
     assert steps / 10 <= last < steps / 10 + log_every
     assert row.train_loss == pytest.approx([np.mean(range(steps - last, steps))] * 2)
