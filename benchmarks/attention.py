@@ -20,7 +20,6 @@ import functools
 import importlib.util
 import os
 import resource
-import sys
 import time
 
 LENGTH, WIDTH, HEADS, HEAD_DIM = 4096, 512, 8, 64
@@ -41,9 +40,9 @@ def layer(scheme, form, params, x, q, k, v, index, **options):
         import jax
 
         return jax.nn.dot_product_attention(q, k, v, bias, is_causal=True)
-    import tokamax
+    from flax_pos.attention.kernels import load_tokamax
 
-    return tokamax.dot_product_attention(q, k, v, bias, is_causal=True)
+    return load_tokamax().dot_product_attention(q, k, v, bias, is_causal=True)
 
 
 def sizes(length):
@@ -207,7 +206,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--schemes", help="comma-separated; all: every scheme of one layer")
     options = parser.parse_args()
-    del sys.argv[1:]  # tokamax would take it for its own
     if options.what == "tpu":
         os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu")
     defaults = {"step": (32768, "alibi"), "tpu": (8192, "all")}

@@ -101,7 +101,7 @@ def attend_library(
         options["mask"] = mask
         seen = jnp.swapaxes(mask.any(-1), -1, -2)[..., None]
     if implementation == "tokamax":
-        out = _tokamax().dot_product_attention(q, k, v, logits_soft_cap=softcap, **options)
+        out = load_tokamax().dot_product_attention(q, k, v, logits_soft_cap=softcap, **options)
     else:
         attend: Any = jax.nn.dot_product_attention
         out = attend(q, k, v, implementation=implementation, **options)
@@ -110,7 +110,8 @@ def attend_library(
     return out.reshape(*batch, t, heads, v.shape[-1])
 
 
-def _tokamax() -> Any:
+def load_tokamax() -> Any:
+    """The module, ready to be called in a program that has a command line of its own."""
     flags: Any = importlib.import_module("absl.flags")
     if not flags.FLAGS.is_parsed():
         # Else tokamax parses the command line of whatever program this is, and chokes on it.
@@ -147,4 +148,4 @@ def attend_splash(q, k, v, *, reach: Reach, scale, softcap, sinks) -> jax.Array:
     return jnp.swapaxes(out, -2, -3)
 
 
-__all__ = ["attend_library", "attend_splash", "refusal"]
+__all__ = ["attend_library", "attend_splash", "load_tokamax", "refusal"]

@@ -56,6 +56,17 @@ _WINDOW = {"attention.sliding_window": "sliding_window"}
 _SOFTCAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _PARALLEL = {"use_parallel_residual": "use_parallel_residual"}
 _CLASSIC_MLP = {"ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h"}
+_BLOOM_OUTSIDE = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+}
+_BLOOM_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    **_CLASSIC_MLP,
+}
 
 # Orders of rows ----------------------------------------------------------------------------------
 
@@ -239,19 +250,11 @@ ARCHITECTURES = {
             "attention.head_count_kv": None,
         },
         outside={
-            "token_embd": "transformer.word_embeddings",
+            **_BLOOM_OUTSIDE,
             "token_embd_norm": "transformer.word_embeddings_layernorm",
-            "output_norm": "transformer.ln_f",
-            "output": "lm_head",
         },
         layers="transformer.h.{}",
-        block={
-            "attn_norm": "input_layernorm",
-            "attn_qkv": "self_attention.query_key_value",
-            "attn_output": "self_attention.dense",
-            "ffn_norm": "post_attention_layernorm",
-            **_CLASSIC_MLP,
-        },
+        block={**_BLOOM_BLOCK, "ffn_norm": "post_attention_layernorm"},
         rows=_GROUPED,
     ),
     "mpt": Architecture(
@@ -290,18 +293,9 @@ ARCHITECTURES = {
             "attention.head_count_kv": "num_kv_heads",
             "tensor_data_layout": None,
         },
-        outside={
-            "token_embd": "transformer.word_embeddings",
-            "output_norm": "transformer.ln_f",
-            "output": "lm_head",
-        },
+        outside=_BLOOM_OUTSIDE,
         layers="transformer.h.{}",
-        block={
-            "attn_norm": "input_layernorm",
-            "attn_qkv": "self_attention.query_key_value",
-            "attn_output": "self_attention.dense",
-            **_CLASSIC_MLP,
-        },
+        block=_BLOOM_BLOCK,
         block_with={"attn_norm_2": {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}},
         rows=_GROUPED,
         derive=_falcon,

@@ -33,10 +33,9 @@ def stretches(task: Task, text: np.ndarray) -> tuple[Stretch, ...]:
     """Windows of every context over the same stretch of text, each half a window after the one
     before; those that are no longer than in training apart from the rest, since padding many short
     ones to the longest would be most of the work."""
-    reach = max(contexts(task, text))
-    made = {
-        n: windows(text[: reach + TARGETS + 1], n, max(n // 2, 1)) for n in contexts(task, text)
-    }
+    lengths = contexts(task, text)
+    read = text[: max(lengths) + TARGETS + 1]
+    made = {n: windows(read, n, max(n // 2, 1)) for n in lengths}
     inside = {n: w for n, w in made.items() if n <= task.train_length}
     beyond = {n: w for n, w in made.items() if n > task.train_length}
     return tuple(Stretch(_joined(part), part) for part in (inside, beyond) if part)
