@@ -216,7 +216,9 @@ class _Engine(NamedTuple):
                 _, pull_mix = jax.vjp(mix_of, floats, weights, v)
                 of_mix, d_weights, d_v = pull_mix(d_rows)
                 *sums, d_carry = state
-                (grads,) = pull((weights * (d_weights - row_centre), _split(d_carry)[0]))
+                # Computed once: fused into each sum over it, XLA would compute it for each.
+                d_scores = jax.lax.optimization_barrier(weights * (d_weights - row_centre))
+                (grads,) = pull((d_scores, _split(d_carry)[0]))
                 grads = jax.tree.map(jnp.add, grads, of_mix)
                 d_env, d_queries, d_keys, d_carry = join(grads, [None] * len(others))
                 sums = jax.tree.map(_add, tuple(sums), (d_env, d_queries, d_keys, d_v))

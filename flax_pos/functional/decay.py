@@ -65,8 +65,16 @@ def decay_bias(
 ) -> Float[Array, "*B N T S"]:
     """total[query] - total[key]: the sum of the steps after the key up to the query."""
     q, k = (jnp.moveaxis(total, -2, -3) for total in (q_total, k_total))
-    high = q[..., :, None, 0] - k[..., None, :, 0]
-    return high + (q[..., :, None, 1] - k[..., None, :, 1])
+
+    def differences(q, k):
+        # As a product: XLA on CPU reads plain differences in strides, for every use again.
+        rows = jnp.stack([q, jnp.ones_like(q)], -1)
+        columns = jnp.stack([jnp.ones_like(k), -k], -1)
+        return jnp.einsum("...ti,...si->...ts", rows, columns, precision="highest")
+
+    high, low = (differences(q[..., i], k[..., i]) for i in range(2))
+    # The low parts are rounding errors: the high ones carry the whole derivative.
+    return high + jax.lax.stop_gradient(low)
 
 
 def suffix_sums(

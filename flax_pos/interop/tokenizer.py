@@ -22,18 +22,29 @@ _LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_FALCON = (r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")
 _SPLITS: dict[str, tuple[str, ...]] = {
     "gpt-2": (_GPT2,),
     "gpt2": (_GPT2,),
     "olmo": (_GPT2,),
     "default": (_GPT2,),
+    "mpt": (_GPT2,),
+    "falcon": _FALCON,
+    "bloom": (_BLOOM,),
+    "command-r": (r"\p{N}", _GPT2),
     "smollm": (r"\p{N}", _GPT2),
     "starcoder": (r"\p{N}", _GPT2),
     "llama-bpe": (_LLAMA3,),
+    "llama-v3": (_LLAMA3,),
     "llama3": (_LLAMA3,),
+    "falcon3": (_LLAMA3,),
     "smaug-bpe": (_LLAMA3,),
     "dbrx": (_LLAMA3,),
+    "chatglm-bpe": (_LLAMA3,),
+    "glm4": (_LLAMA3,),
     "qwen2": (_QWEN2,),
+    "deepseek-r1-qwen": (_QWEN2,),
     "stablelm2": (_QWEN2,),
 }
 """How text is cut before byte pairs are merged, by the name that GGUF files give it
@@ -195,7 +206,7 @@ def _byte_pairs(
     bad = next((t for t, i in vocab.items() if type(i) is not int or not 0 <= i < 2**32), None)
     if bad is not None:
         raise CheckpointError(f"{source}: the token {bad!r} has no valid id")
-    # Llama 3 keeps a word that is a token itself, whatever its merges say.
+    # Llama 3 and its like keep a word that is a token itself, whatever its merges say.
     out = _bpe(vocab, [(a, b) for a, b in pairs], source, ignore_merges=splits == (_LLAMA3,))
     cut, back = _parts("pre_tokenizers", "decoders")
     steps = [cut.Split(tokenizers.Regex(split), "isolated") for split in splits]

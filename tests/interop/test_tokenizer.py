@@ -2,7 +2,7 @@ import json
 
 import pytest
 from interop_files import MERGES, TOKENS, byte_pairs, write_tokenizer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from flax_pos.interop import CheckpointError, load_tokenizer
 
@@ -22,6 +22,44 @@ def test_gguf_splits_differ_by_name(tmp_path):
     """SmolLM takes digits one by one; GPT-2 merges them."""
     tokenizer = load_tokenizer(byte_pairs(tmp_path / "x.gguf", pre="smollm"))
     assert tokenizer.encode("12").tokens == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("mpt", ["It", "'s", " 12345", ".", "!", " \u00fc", "(", "a"]),
+        ("command-r", ["It", "'s", " ", "1", "2", "3", "4", "5", ".", "!", " \u00fc", "(", "a"]),
+        # All punctuation that stands together, then words, then digits by threes.
+        ("falcon", ["It", "'", "s", " ", "123", "45", ".!", " \u00fc", "(", "a"]),
+        # A word ends at a space or a full stop, not at a digit or a quote.
+        ("bloom", ["It's", " 12345", ".!", " \u00fc", "(", "a"]),
+        ("glm4", ["It", "'s", " ", "123", "45", ".!", " \u00fc", "(a"]),
+        ("falcon3", ["It", "'s", " ", "123", "45", ".!", " \u00fc", "(a"]),
+        ("deepseek-r1-qwen", ["It", "'s", " ", *"12345", ".!", " \u00fc", "(a"]),
+    ],
+)
+def test_gguf_pieces_of_each_family(tmp_path, pre, pieces):
+    tokenizer = load_tokenizer(byte_pairs(tmp_path / "x.gguf", pre=pre))
+    text = "It's 12345.! \u00fc(a"
+    found = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[start:end] for _, (start, end) in found] == pieces
+
+
+def test_falcon_pieces_are_those_of_its_own_tokenizer(tmp_path):
+    """As `tokenizer.json` of the Falcon models says it; it also parts a space from a number, which
+    no merge of theirs joins."""
+    own = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Punctuation("contiguous"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.Digits(individual_digits=False),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+        ]
+    )
+    text = "f(x) == $a1234+5, don't \u2014 \u201cso\u201d\n\n  x_1 ~`|^<> \u00e9t\u00e9 12"
+    found = load_tokenizer(byte_pairs(tmp_path / "x.gguf", pre="falcon")).pre_tokenizer
+    joined = lambda pieces: "|".join(piece for piece, _ in pieces).replace("\u0120|1", "\u01201")
+    assert joined(found.pre_tokenize_str(text)) == joined(own.pre_tokenize_str(text))
 
 
 def test_gguf_first_token(tmp_path):
