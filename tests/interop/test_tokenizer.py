@@ -27,8 +27,8 @@ def test_gguf_splits_differ_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("pre", "pieces"),
     [
-        ("mpt", ["It", "'s", " 12345", ".", "!", " \u00fc", "(", "a"]),
-        ("command-r", ["It", "'s", " ", "1", "2", "3", "4", "5", ".", "!", " \u00fc", "(", "a"]),
+        ("mpt", ["It", "'s", " 12345", ".!", " \u00fc", "(", "a"]),
+        ("command-r", ["It", "'s", " ", *"12345", ".!", " \u00fc", "(", "a"]),
         # All punctuation that stands together, then words, then digits by threes.
         ("falcon", ["It", "'", "s", " ", "123", "45", ".!", " \u00fc", "(", "a"]),
         # A word ends at a space or a full stop, not at a digit or a quote.
