@@ -30,11 +30,11 @@ def cut(evaluation: Evaluation, length: int, stride: int | None = None):
             starts.append(max(start, 0))
             firsts.append(end)
             end = min(starts[-1] + length, int(total))
-    row, start = np.asarray(rows), np.asarray(starts)
+    row, start = np.asarray(rows, np.int64), np.asarray(starts, np.int64)
     at = start[:, None] + np.arange(length)
     total = evaluation.length[row]
     inside = at < total[:, None]
-    new = inside & (at >= np.asarray(firsts)[:, None])
+    new = inside & (at >= np.asarray(firsts, np.int64)[:, None])
     safe = np.minimum(at, evaluation.ids.shape[1] - 1)
     take = lambda a: np.where(inside, a[row[:, None], safe], 0)
     windows = Evaluation(
