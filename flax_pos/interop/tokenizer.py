@@ -23,14 +23,13 @@ _LLAMA3 = (
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
-_FALCON = (r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")
 _SPLITS: dict[str, tuple[str, ...]] = {
     "gpt-2": (_GPT2,),
     "gpt2": (_GPT2,),
     "olmo": (_GPT2,),
     "default": (_GPT2,),
     "mpt": (_GPT2,),
-    "falcon": _FALCON,
+    "falcon": (r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9]{3}"),
     "bloom": (_BLOOM,),
     "command-r": (r"\p{N}", _GPT2),
     "smollm": (r"\p{N}", _GPT2),

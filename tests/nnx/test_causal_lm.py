@@ -1,6 +1,5 @@
 """The model's numbers against float64 numpy, and the ways to run it against each other."""
 
-import dataclasses
 import math
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import numpy_model
 import pytest
 from flax import nnx
-from tiny_models import VOCAB, config, loss, run, scheme_of, some_ids, tiny
+from tiny_models import VOCAB, config, loss, mixed, run, run_with, scheme_of, some_ids, tiny
 
 from flax_pos import from_dict, get_scheme
 from flax_pos.nnx import CausalLM, generate, restack
@@ -80,12 +79,6 @@ def test_learned_positions_equal_the_formula():
 # Layers ----------------------------------------------------------------------------------------
 
 
-def mixed():
-    part = lambda name, **fields: {"name": name, **fields}
-    parts = [part("rope"), part("alibi"), part("t5")]
-    return from_dict({"name": "by_layer", "parts": parts, "pattern": [0, 1, 0, 2]})
-
-
 @pytest.mark.parametrize("scheme", ["t5", mixed])
 def test_scanned_layers_equal_separate_ones(scheme):
     scheme = scheme() if callable(scheme) else scheme_of(scheme)
@@ -112,10 +105,6 @@ def test_each_layer_has_its_own_scheme():
     ids, model = some_ids(1, 6), tiny("rope")
     got = {p: run_with(model, ids, by_layer(*p)) for p in ((0, 1), (1, 0))}
     assert np.abs(got[0, 1] - got[1, 0]).max() > 1e-3
-
-
-def run_with(model, ids, scheme):
-    return np.asarray(jax.jit(lambda m, i: m(i, scheme=scheme))(model, ids))
 
 
 @pytest.mark.parametrize("scan_layers", [True, False])
@@ -326,58 +315,6 @@ def test_axis_names_place_parameters_on_a_mesh(rows):
     spread = nnx.merge(graph, jax.device_put(state, shardings))
     assert len(spread.blocks.mlp.up.kernel[...].sharding.device_set) == 8
     np.testing.assert_allclose(run(spread, ids), run(model, ids), atol=1e-5)
-
-
-# Another scheme for one call --------------------------------------------------------------------
-
-
-def test_swept_settings_equal_separate_models():
-    model, ids = tiny("rope"), some_ids(2, 6)
-    rope = get_scheme("rope")()
-    thetas = jnp.array([100.0, 1e4, 1e6])
-    sweep = lambda theta: model(ids, scheme=dataclasses.replace(rope, theta=theta))
-    got = jax.jit(jax.vmap(sweep))(thetas)
-    for theta, row in zip((100.0, 1e4, 1e6), got, strict=True):
-        want = run_with(model, ids, get_scheme("rope")(theta=theta))
-        np.testing.assert_allclose(row, want, atol=1e-4)
-    assert np.abs(got[0] - got[2]).max() > 1e-3
-
-
-def test_override_takes_the_same_parameters():
-    model, ids = tiny(mixed(), layers=4), some_ids(1, 6)
-    want = run(model, ids)
-    equal = from_dict({"name": "by_layer", **_parts(("rope", "alibi", "t5"), (0, 1, 0, 2))})
-    np.testing.assert_array_equal(run_with(model, ids, equal), want)
-    # Layer 3 keeps its T5 biases; the others lose their positions.
-    got = run_with(
-        model, ids, from_dict({"name": "by_layer", **_parts(("none", "t5"), (0, 0, 0, 1))})
-    )
-    assert np.isfinite(got).all()
-    assert np.abs(got - want).max() > 1e-3
-
-
-def _parts(names, pattern):
-    return {"parts": [{"name": name} for name in names], "pattern": list(pattern)}
-
-
-def test_override_of_some_layers_takes_their_rows():
-    """T5 has biases for each of four layers... of which an override may use those of two."""
-    own = from_dict({"name": "by_layer", **_parts(("fire", "none"), (0, 1))})
-    model, ids = tiny("fire", layers=4), some_ids(1, 6)
-    got = run_with(model, ids, own)
-    blank = jax.tree.map(lambda a: a, model)
-    layers = blank.position.params["0"]["layers"]
-    for leaf in jax.tree.leaves(layers, is_leaf=lambda v: isinstance(v, nnx.Param)):
-        leaf[...] = leaf[...].at[jnp.array([1, 3])].set(jnp.nan)
-    np.testing.assert_array_equal(run_with(blank, ids, own), got)
-    assert np.isnan(run(blank, ids)).any()
-
-
-def test_override_without_its_parameters():
-    with pytest.raises(
-        ValueError, match=r"'learned' needs the parameters .*table.*, but the model"
-    ):
-        tiny("rope")(some_ids(1, 6), scheme=get_scheme("learned")())
 
 
 @pytest.mark.parametrize("name", ["rope", "alibi"])

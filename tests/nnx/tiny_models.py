@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_pos import get_scheme
+from flax_pos import from_dict, get_scheme
 from flax_pos.nnx import CausalLM, ModelConfig
 
 VOCAB = 17
@@ -40,3 +40,13 @@ def run(model, ids, **options):
 def loss(model, ids):
     logits = jax.nn.log_softmax(model(ids[:, :-1]))
     return -jnp.take_along_axis(logits, ids[:, 1:, None], -1).mean()
+
+
+def mixed():
+    part = lambda name, **fields: {"name": name, **fields}
+    parts = [part("rope"), part("alibi"), part("t5")]
+    return from_dict({"name": "by_layer", "parts": parts, "pattern": [0, 1, 0, 2]})
+
+
+def run_with(model, ids, scheme):
+    return np.asarray(jax.jit(lambda m, i: m(i, scheme=scheme))(model, ids))
