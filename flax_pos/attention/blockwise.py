@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import eval_jaxpr
 
-from flax_pos.attention.dense import LOWEST, block_scores
+from flax_pos.attention.dense import LOWEST, block_scores, block_sums
 from flax_pos.attention.mask import Reach
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Params
@@ -66,7 +66,7 @@ def attend_blockwise(
         )
 
     def mix(queries, keys, weights, v):
-        return scheme.mix(params, weights, v, queries[1], keys[1])
+        return block_sums(scheme, params, weights, v, queries[1], keys[1])
 
     def first_carry(i):
         # A block that no query sees leaves the carry as it was, here as it is at first.

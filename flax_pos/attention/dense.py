@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flax_pos.attention.mask import Reach
 from flax_pos.functional.dot import dot_logits
-from flax_pos.scheme import Scheme
+from flax_pos.scheme import Scheme, contract
 from flax_pos.types import Coords, Pair, Params
 
 LOWEST = -1e30
@@ -32,8 +32,22 @@ def block_scores(
     the carry for the block to its left. The whole matrix is one block with carry None."""
     logits = dot_logits(q, k, scale=scale, softcap=softcap)
     bias = scheme.bias(params, q_at, k_at, q.shape[-2])
+    if bias is not None:
+        contract.check_array(scheme, "bias", bias, "*B N T S", logits.shape, stretch=True)
     pair = Pair(q, k, logits, bias, mask, q_at, k_at, scale, softcap)
-    return scheme.scores(params, pair, carry)
+    scored = scheme.scores(params, pair, carry)
+    contract.check_scores(scheme, scored, logits.shape)
+    return scored
+
+
+def block_sums(
+    scheme: Scheme, params: Params, weights: jax.Array, v: jax.Array, q_at: Coords, k_at: Coords
+) -> jax.Array:
+    """Sums of values `*B N T Hv` (float32) over the keys of a block, by their weights."""
+    sums = scheme.mix(params, weights, v, q_at, k_at)
+    shape = (*weights.shape[:-1], v.shape[-1])
+    contract.check_array(scheme, "mix", sums, "*B N T Hv", shape)
+    return sums
 
 
 def attend_dense(
@@ -69,8 +83,8 @@ def attend_dense(
         if sinks is not None:
             total += jnp.exp(sinks - top)
         weights /= jnp.where(total > 0, total, 1.0)
-    out = scheme.mix(params, weights, v, q_at, k_at)
+    out = block_sums(scheme, params, weights, v, q_at, k_at)
     return jnp.swapaxes(out, -2, -3).astype(v.dtype)
 
 
-__all__ = ["attend_dense", "block_scores"]
+__all__ = ["attend_dense", "block_scores", "block_sums"]

@@ -19,8 +19,11 @@ from flax_pos.types import Coords, Params
 
 Implementation = Literal["auto", "dense", "blockwise", "xla", "cudnn", "splash", "tokamax"]
 
-DENSE_UP_TO = 512 * 512
-"""`auto` takes the dense form up to this many query-key pairs per head."""
+CACHED_SCORES = 2**22
+"""From this many scores on (16 MiB), over all rows and heads, the dense form is slower than the
+blockwise one on a CPU: they no longer stay in its cache."""
+FEW_PAIRS = 256 * 256
+"""With fewer query-key pairs than this there are too few blocks to skip any."""
 
 
 def block_sizes() -> tuple[int, int]:
@@ -87,7 +90,9 @@ def attend(
         `shard_map` around the call. On other platforms it is interpreted.
       tokamax: `tokamax.dot_product_attention`, where installed; no sinks.
       auto: cudnn on a GPU where it can serve and `contiguous` says that it needs no mask; else
-        dense up to 512 x 512 query-key pairs; else blockwise.
+        dense for fewer than 256 x 256 query-key pairs, for fewer than 2^22 scores over all rows
+        and heads, and where the scores are no more than the numbers in k (as in decoding); else
+        blockwise.
 
     Raises:
       ValueError: shapes that do not fit, a scheme that needs a causal mask and gets none, or an
@@ -138,8 +143,7 @@ def attend(
         if jax.default_backend() == "gpu" and contiguous and refuses("cudnn") is None:
             implementation = "cudnn"
         else:
-            small = q.shape[-3] * k.shape[-3] <= DENSE_UP_TO
-            implementation = "dense" if small else "blockwise"
+            implementation = "dense" if _small(q, k) else "blockwise"
     elif implementation not in get_args(Implementation):
         raise ValueError(
             f"implementation must be one of {get_args(Implementation)}, got {implementation!r}"
@@ -174,6 +178,13 @@ def attend(
         implementation, q, k, v, q_at, k_at,
         reach=reach, scale=scale, softcap=softcap, contiguous=contiguous,
     )  # fmt: skip
+
+
+def _small(q: jax.Array, k: jax.Array) -> bool:
+    """Whether the dense form is the better one."""
+    pairs = q.shape[-3] * k.shape[-3]
+    scores = math.prod(q.shape[:-3]) * q.shape[-2] * pairs
+    return pairs < FEW_PAIRS or scores < CACHED_SCORES or scores <= k.size
 
 
 def _positive(name: str, value: int | None) -> int | None:

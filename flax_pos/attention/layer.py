@@ -5,8 +5,8 @@ import jax
 
 from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, extend, last, ring_window
 from flax_pos.attention.dispatch import attend
-from flax_pos.scheme import Scheme
-from flax_pos.types import Coords, Params
+from flax_pos.scheme import Scheme, contract
+from flax_pos.types import Coords, Params, Side
 
 
 def prepare(
@@ -34,9 +34,9 @@ def prepare(
       q, k, and the coords to use and cache: without `features`, which only `coords` and `rotate`
       see.
     """
-    at = scheme.coords(params, x, _with(at, features), prev)
-    q = scheme.rotate(params, q, at, "q")
-    k = scheme.rotate(params, k, at, "k")
+    at = _coords(scheme, params, x, _with(at, features), prev)
+    q = _rotated(scheme, params, q, at, "q")
+    k = _rotated(scheme, params, k, at, "k")
     return q, k, _without(at, features)
 
 
@@ -78,10 +78,10 @@ def attend_cached(
       ValueError: no `key_place` where one is needed; a full cache (see `append`); a ring smaller
         than the window.
     """
-    at = scheme.coords(params, x, _with(at, features), last(cache))
-    q = scheme.rotate(params, q, at, "q")
+    at = _coords(scheme, params, x, _with(at, features), last(cache))
+    q = _rotated(scheme, params, q, at, "q")
     if not scheme.depends_on_length:
-        k = scheme.rotate(params, k, at, "k")
+        k = _rotated(scheme, params, k, at, "k")
     elif key_place is None:
         raise ValueError(
             f"scheme {scheme.name!r} rotates keys by the total length, so cached keys are rotated "
@@ -94,9 +94,22 @@ def attend_cached(
     cache, k, v, k_at = extend(cache, k, v, at, on_full=on_full, window=window)
     if key_place is not None and scheme.depends_on_length:
         k_at = k_at._replace(pos=key_place.pos)
-        k = scheme.rotate(params, k, _with(k_at, key_place.features), "k")
+        k = _rotated(scheme, params, k, _with(k_at, key_place.features), "k")
     out = attend(scheme, params, q, k, v, at, k_at, causal=True, window=window, **options)
     return out, cache
+
+
+def _coords(scheme: Scheme, params: Params, x: jax.Array, at: Coords, prev: Coords | None):
+    carried = scheme.coords(params, x, at, prev)
+    contract.check_coords(scheme, carried, x.shape[:-1])
+    return carried
+
+
+def _rotated(scheme: Scheme, params: Params, x: jax.Array, at: Coords, side: Side) -> jax.Array:
+    rotated = scheme.rotate(params, x, at, side)
+    axes = f"*B T {'N' if side == 'q' else 'K'} H"
+    contract.check_array(scheme, "rotate", rotated, axes, (*x.shape[:-1], None), dtype=x.dtype)
+    return rotated
 
 
 def _with(at: Coords, features: dict[str, jax.Array]) -> Coords:

@@ -17,7 +17,7 @@ from flax_pos.functional.positions import (
     positions_from_mask,
     positions_from_segments,
 )
-from flax_pos.scheme import LayerPlan, Scheme, merge, plan_layers
+from flax_pos.scheme import LayerPlan, Scheme, contract, merge, plan_layers
 from flax_pos.types import Coords, Dims, Params
 
 
@@ -299,9 +299,13 @@ def place(
         cache = None if caches is None else caches[plan.part_of.index(i)]
         prev = None if cache is None else last(cache)
         pos = part.positions(base, length=length, key=key, ids=ids, prev=prev)
-        x = part.embed(params[str(i)]["model"], x, pos)
+        contract.check_positions(part, pos, shape)
+        with_positions = part.embed(params[str(i)]["model"], x, pos)
+        contract.check_array(part, "embed", with_positions, "*B T D", x.shape, dtype=x.dtype)
+        x = with_positions
         at.append(Coords(index, pos, {}, segment))
         features.append(part.features(pos, dims))
+        contract.check_leaves(part, "features", features[-1], shape)
         if cache is None or not part.depends_on_length:
             key_places.append(None)
         else:

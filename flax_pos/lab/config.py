@@ -1,7 +1,10 @@
 """Everything that decides a run, as one frozen dataclass: TOML file and command line alike."""
 
 import dataclasses
+import importlib
+import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,9 +14,10 @@ import tyro
 from flax_pos.lab import tomlio
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.optimizer import OptimizerConfig
-from flax_pos.lab.tasks import Task, get_task
+from flax_pos.lab.tasks import Task, get_task, list_tasks
 from flax_pos.lab.tasks.text import Text
 from flax_pos.nnx import ModelConfig
+from flax_pos.scheme import list_schemes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,6 +191,13 @@ def config_from_table(table: dict[str, Any]) -> Config:
 def absolute(config: Config) -> Config:
     """The config with every file named from the root, so that a run can be gone on with from any
     folder."""
+    return dataclasses.replace(
+        config, task=absolute_task(config.task), imports=absolute_imports(config.imports)
+    )
+
+
+def absolute_task(task: Task) -> Task:
+    """The task with the paths in its settings made absolute."""
 
     def rooted(value: Any) -> Any:
         if isinstance(value, Path):
@@ -195,12 +206,13 @@ def absolute(config: Config) -> Config:
             return tuple(rooted(v) for v in value)
         return value
 
-    task = config.task
     fields = {f.name: rooted(getattr(task, f.name)) for f in dataclasses.fields(task) if f.init}
-    imports = (str(Path(n).absolute()) if n.endswith(".py") else n for n in config.imports)
-    return dataclasses.replace(
-        config, task=dataclasses.replace(task, **fields), imports=tuple(imports)
-    )
+    return dataclasses.replace(task, **fields)
+
+
+def absolute_imports(names: Sequence[str]) -> tuple[str, ...]:
+    """Files among `names` made absolute; modules as they are."""
+    return tuple(str(Path(n).absolute()) if n.endswith(".py") else n for n in names)
 
 
 def load_config(path: Path) -> Config:
@@ -212,19 +224,19 @@ def load_imports(names: Sequence[str]) -> None:
     """Imports the user's files and modules, which register what they define.
 
     Raises:
-      UserError: no such file or module.
+      UserError: no such file or module, it fails, or it registers nothing.
     """
-    import importlib
-    import importlib.util
-    import sys
-
     for name in names:
+        before = list_schemes(), list_tasks()
         path = Path(name)
         if path.suffix != ".py":
+            if name in sys.modules:
+                continue
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 raise UserError(f"cannot import {name!r}: {error}") from None
+            _check_registered(name, before)
             continue
         if not path.is_file():
             raise UserError(f"no file {name!r} to import")
@@ -246,6 +258,16 @@ def load_imports(names: Sequence[str]) -> None:
         except Exception as error:
             del sys.modules[path.stem]
             raise UserError(f"{name} fails on import: {type(error).__name__}: {error}") from error
+        _check_registered(name, before)
+
+
+def _check_registered(name: str, before: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+    if (list_schemes(), list_tasks()) == before:
+        sys.modules.pop(Path(name).stem, None)
+        raise UserError(
+            f"{name} registers neither a scheme nor a task: put @register(NAME) above the class of "
+            "a scheme, @register_task(NAME) above that of a task"
+        )
 
 
 def find_preset(name: str) -> Path:

@@ -112,6 +112,7 @@ class Program:
         self.skip_nonfinite = skip_nonfinite
         self.placement = placement
         self.loaded = loaded
+        self.init_seeds = np.asarray(members["init_seed"])
         self.data_seeds = np.asarray(members["data_seed"])
         self.members = placement.put(members)
         self.data = placement.put_shared(loaded.data)
@@ -195,9 +196,14 @@ class Program:
     # All models --------------------------------------------------------------------------------
 
     def init(self) -> State:
-        """Fresh models, on the devices."""
-        run = self.placement.over_members(lambda member, _: self.init_one(member))
-        return jax.jit(run)(self.members, {})
+        """Fresh models, on the devices.
+
+        Made operation by operation: each shape is compiled once for all schemes, where a program
+        that makes a whole model compiles for seconds, for every scheme again.
+        """
+        made = {seed: self.init_one({"init_seed": seed}) for seed in np.unique(self.init_seeds)}
+        rows = [made[seed] for seed in self.init_seeds]
+        return self.placement.put(jax.tree.map(lambda *all_: np.stack(all_), *rows))
 
     def put(self, state: State) -> State:
         """A restored state, on the devices, in buffers that the next update may reuse."""

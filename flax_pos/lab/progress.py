@@ -1,6 +1,7 @@
 """What a person sees while a run goes on."""
 
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import (
@@ -47,7 +48,7 @@ def rate(tokens_per_second: float) -> str:
 
 
 class _Remaining(ProgressColumn):
-    """Time left for the whole run, from the time its updates took so far."""
+    """Time left for the whole run."""
 
     def render(self, task: Task) -> Text:
         left = task.fields.get("left")
@@ -55,15 +56,23 @@ class _Remaining(ProgressColumn):
 
 
 class RunProgress:
-    """A live bar over all updates of a run; plain lines where the output is no terminal."""
+    """A live bar over all updates of a run; plain lines where the output is no terminal.
 
-    def __init__(self, console: Console, total: int, done: int = 0):
+    Args:
+      programs: for each program of the run its updates, and the tokens of all of them, by which
+        the time left is reckoned: programs differ in what an update costs.
+    """
+
+    def __init__(self, console: Console, programs: Sequence[tuple[int, int]]):
         self.console = console
-        self.total = total
-        self.done = done
+        self.total = total = sum(updates for updates, _ in programs)
+        self.done = done = 0
+        self._programs = len(programs)
+        self._begun = 0
+        self._tokens = sum(tokens for _, tokens in programs)
         self._trained_seconds = 0.0
-        self._trained_steps = 0
-        self._last_line = 0.0
+        self._trained_tokens = 0
+        self._entered = self._last_line = 0.0
         self._label = ""
         self._bar = Progress(
             TextColumn("[bold]{task.description:<12}"),
@@ -80,10 +89,21 @@ class RunProgress:
 
     def __enter__(self) -> "RunProgress":
         self._bar.start()
+        self._entered = time.monotonic()
         return self
 
     def __exit__(self, *exc) -> None:
         self._bar.stop()
+
+    def begin(self) -> None:
+        """The next program: it is compiled, trained and scored."""
+        self._begun += 1
+
+    def skip(self, updates: int, tokens: int, *, whole: bool = False) -> None:
+        """Updates that were made before; with `whole` all of a program."""
+        self.done += updates
+        self._tokens -= tokens
+        self._programs -= whole
 
     def phase(self, label: str, state: str) -> None:
         """Something without updates: compiling, scoring."""
@@ -93,9 +113,9 @@ class RunProgress:
     def trained(self, steps: int, seconds: float, loss: float, tokens: int) -> None:
         """`steps` updates of the current scheme took `seconds` for `tokens` tokens."""
         self.done += steps
-        self._trained_steps += steps
+        self._trained_tokens += tokens
         self._trained_seconds += seconds
-        left = (self.total - self.done) * self._trained_seconds / self._trained_steps
+        left = self._left()
         state = f"loss {loss:.3f}  {rate(tokens / seconds)} tokens/s"
         self._bar.update(self._task, completed=self.done, state=state, left=left)
         now = time.monotonic()
@@ -104,6 +124,14 @@ class RunProgress:
             self.line(
                 f"{self._label}: {self.done}/{self.total} updates  {state}  {duration(left)} left"
             )
+
+    def _left(self) -> float:
+        """Training at the pace so far, and for each program that has not begun what those that have
+        spent on everything else: compiling, scoring, saving."""
+        pace = self._trained_seconds / self._trained_tokens
+        others = time.monotonic() - self._entered - self._trained_seconds
+        to_begin = self._programs - self._begun
+        return (self._tokens - self._trained_tokens) * pace + to_begin * others / self._begun
 
     def line(self, text: str) -> None:
         """A line that stays."""

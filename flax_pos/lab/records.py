@@ -74,6 +74,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Writes plain data as a JSON file that any reader takes: what is not finite is a string."""
+    write_atomic(path, json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Writes a file that is either not there (or as it was) or whole."""
     partial = path.with_name(f".{path.name}.partial")

@@ -11,7 +11,7 @@ from flax_pos.lab.figures import COLOURS, Named, make_figures
 from flax_pos.lab.findings import findings
 from flax_pos.lab.members import parse_scheme
 from flax_pos.lab.progress import duration
-from flax_pos.lab.records import write_atomic
+from flax_pos.lab.records import write_atomic, write_json
 from flax_pos.lab.results import CONFIG, Run, summary_json
 from flax_pos.lab.table import COST, UNDEFINED, Cell, Table, make_table, print_table, to_markdown
 from flax_pos.lab.tasks import Task
@@ -27,7 +27,7 @@ def write_outputs(run: Run, console: Console | None = None) -> None:
         else:
             console.print("nothing is finished yet", highlight=False)
     write_atomic(run.folder / "table.md", to_markdown(table))
-    write_atomic(run.folder / "summary.json", json.dumps(summary_json(run), indent=1) + "\n")
+    write_json(run.folder / "summary.json", summary_json(run))
     folder = run.folder / "figures"
     folder.mkdir(exist_ok=True)
     figures = make_figures(run)

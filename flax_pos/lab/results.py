@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import statistics
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -184,7 +183,7 @@ def _summary(scores: list[float]) -> dict[str, Any]:
     return {
         "iqm": None if found is None else found.value,
         "interval": "too few seeds" if few else None if found is None else list(found[1:]),
-        "mean": statistics.fmean(scores),
-        "std": statistics.stdev(scores) if len(scores) > 1 else None,
+        "mean": float(np.mean(scores)),
+        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
         "values": scores,
     }

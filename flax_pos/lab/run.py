@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +18,19 @@ from flax_pos.lab.environment import cpu_cores, describe, made_with
 from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder, suggest
 from flax_pos.lab.lock import alone
 from flax_pos.lab.members import Entry, make_entries, make_members
+from flax_pos.lab.own import code_of, told_in_one_line
 from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
 from flax_pos.lab.program import Model, Program, State, blank_state
 from flax_pos.lab.progress import RunProgress, counted, duration
-from flax_pos.lab.records import Records, write_atomic
+from flax_pos.lab.records import Records, write_atomic, write_json
 from flax_pos.lab.results import CONFIG, ENVIRONMENT, METRICS, read_run
 from flax_pos.lab.scalars import Scalars, model_names
 from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.tasks import Evaluation, Loaded
+from flax_pos.lab.tasks.check import load_checked
 from flax_pos.nnx import CausalLM, ModelConfig
 from flax_pos.scheme import to_dict
+from flax_pos.scheme.contract import HookError
 
 
 class Interrupted(Exception):
@@ -48,6 +50,12 @@ class Plan(NamedTuple):
     model: ModelConfig
     evaluation: Evaluation
 
+    def tokens(self, entry: Entry, updates: int) -> int:
+        """How many all models of a scheme are trained on in so many updates."""
+        train = self.config.train
+        models = len(entry.points) * train.models
+        return updates * models * train.batch_size * self.config.task.train_length
+
 
 def make_plan(config: Config) -> Plan:
     """Reads the data and checks everything that can be checked without computing.
@@ -59,9 +67,9 @@ def make_plan(config: Config) -> Plan:
     """
     entries = make_entries(config)
     prepare_cpu(max(len(e.points) for e in entries) * config.train.models, cpu_cores())
-    loaded = config.task.load()
+    loaded, evaluation = load_checked(config.task, config.train.batch_size)
     model = config.model.resolve(config.task, loaded.vocab_size)
-    plan = Plan(config, entries, loaded, model, config.task.evaluation(loaded))
+    plan = Plan(config, entries, loaded, model, evaluation)
     for entry in entries:
         try_out(plan, entry)
     return plan
@@ -73,14 +81,17 @@ def try_out(plan: Plan, entry: Entry) -> None:
     Raises:
       UserError: the scheme does not fit the model.
     """
-    model = Model(plan.model, entry.scheme)
 
     def forward():
+        model = Model(plan.model, entry.scheme)
         ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
         return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
 
     try:
-        jax.eval_shape(forward)
+        with told_in_one_line(entry.scheme):
+            jax.eval_shape(forward)
+    except (HookError, UserError) as error:
+        raise UserError(str(error)) from error
     except ValueError as error:
         raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
 
@@ -120,13 +131,19 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
 
     records = Records(folder / METRICS)
     environment = describe()
-    write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
+    write_json(folder / ENVIRONMENT, environment)
     events = records.read()
     if not any(e["event"] == "data" for e in events):
-        records.append("data", about=plan.loaded.about)
-    about = next((e["about"] for e in events if e["event"] == "data"), plan.loaded.about)
+        records.append("data", about=plan.loaded.about, code=_code(plan))
+    began_with = next((e for e in events if e["event"] == "data"), {})
+    about = began_with.get("about", plan.loaded.about)
     if about.get("sha256") != plan.loaded.about.get("sha256"):
         raise UserError(f"the data of run {str(folder)!r} has changed since it began")
+    for name, digest in began_with.get("code", {}).items():
+        if _code(plan).get(name) != digest:
+            raise UserError(
+                f"the code of {name} has changed since run {str(folder)!r} began; start another run"
+            )
     finished = {e["scheme"] for e in events if e["event"] == "result"}
 
     train = plan.config.train
@@ -140,13 +157,13 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
         soft_wrap=True,
     )
     began = time.monotonic()
-    total = train.steps * len(plan.entries)
+    programs = [(train.steps, plan.tokens(entry, train.steps)) for entry in plan.entries]
     with full_disk_is_one_line(folder):
-        with StopSignal() as stop, RunProgress(console, total) as progress:
+        with StopSignal() as stop, RunProgress(console, programs) as progress:
             inner = train.placement
             for entry in plan.entries:
                 if entry.label in finished:
-                    progress.done += train.steps
+                    progress.skip(*programs[plan.entries.index(entry)], whole=True)
                     continue
                 board = folder / "tensorboard" if tensorboard else None
                 scheme_run = SchemeRun(plan, entry, folder, records, progress, stop, board)
@@ -158,6 +175,10 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
         soft_wrap=True,
     )
     return folder
+
+
+def _code(plan: Plan) -> dict[str, str]:
+    return code_of(plan.config.task, *(entry.scheme for entry in plan.entries))
 
 
 class SchemeRun:
@@ -206,6 +227,7 @@ class SchemeRun:
     def run(self, inner) -> str:
         """Everything up to the `result` event; returns the placement used."""
         entry, config = self.entry, self.plan.config
+        self.progress.begin()
         if inner == "measure":
             self.progress.phase(entry.label, "measuring placements")
             inner = measure(self.program, len(self.members["init_seed"]))
@@ -217,7 +239,7 @@ class SchemeRun:
         program.compile(state)
         compile_seconds = time.monotonic() - clock
         self._record("start", step=step, compile_seconds=compile_seconds)
-        self.progress.done += step
+        self.progress.skip(step, self.plan.tokens(entry, step))
         state, step = self._train(program, state, step)
 
         self.progress.phase(entry.label, "scoring")
@@ -258,8 +280,7 @@ class SchemeRun:
         return program.put(self.checkpoints.restore(steps[-1], like)), steps[-1]
 
     def _train(self, program: Program, state: State, step: int) -> tuple[State, int]:
-        train, task = self.plan.config.train, self.plan.config.task
-        models = len(self.members["init_seed"])
+        train = self.plan.config.train
         saved = step
         while step < train.steps:
             count = min(train.log_every, train.steps - step)
@@ -276,7 +297,7 @@ class SchemeRun:
                 learning_rate=log.learning_rate[:, -1],
                 seconds=seconds,
             )
-            tokens = count * models * train.batch_size * task.train_length
+            tokens = self.plan.tokens(self.entry, count)
             self.progress.trained(count, seconds, float(log.loss.mean()), tokens)
             due = step - saved >= train.checkpoint_every or step == train.steps
             if due or self.stop.asked:
@@ -288,17 +309,15 @@ class SchemeRun:
 
     def _throughput(self, other_seconds: float) -> dict[str, float]:
         """From the log, so that it covers what ran before a resume."""
-        train, task = self.plan.config.train, self.plan.config.task
+        train = self.plan.config.train
         events = [
             e
             for e in self.records.read()
             if e["event"] == "train" and e["scheme"] == self.entry.label
         ]
         seconds = sum(e["seconds"] for e in events)
-        models = len(self.members["init_seed"])
-        tokens = train.steps * models * train.batch_size * task.train_length
         return {
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": self.plan.tokens(self.entry, train.steps) / seconds,
             "train_seconds": seconds,
             "total_seconds": seconds + other_seconds,
         }

@@ -175,21 +175,24 @@ def chosen(monkeypatch):
     ("backend", "options", "wanted"),
     [
         ("cpu", {}, "dense"),
-        ("cpu", {"length": 513}, "blockwise"),
+        ("cpu", {"length": 513}, "dense"),
+        ("cpu", {"length": 1025}, "blockwise"),
+        ("cpu", {"length": 256, "batch": 32}, "blockwise"),  # rows count
+        ("cpu", {"length": 255, "batch": 32}, "dense"),  # a block or two: nothing to skip
         ("cpu", {"dtype": jnp.bfloat16, "contiguous": True}, "dense"),
         ("gpu", {"dtype": jnp.bfloat16, "contiguous": True}, "cudnn"),
         ("gpu", {"dtype": jnp.bfloat16}, "dense"),
         ("gpu", {"contiguous": True}, "dense"),
         ("gpu", {"dtype": jnp.bfloat16, "contiguous": True, "scheme": ALIBI}, "dense"),
         ("gpu", {"dtype": jnp.bfloat16, "contiguous": True, "softcap": 5.0}, "dense"),
-        ("tpu", {"dtype": jnp.bfloat16, "contiguous": True, "length": 513}, "blockwise"),
+        ("tpu", {"dtype": jnp.bfloat16, "contiguous": True, "length": 1025}, "blockwise"),
     ],
 )
 def test_auto(chosen, monkeypatch, backend, options, wanted):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    length = options.pop("length", 9)
-    xs = arrays(length=length, dtype=options.pop("dtype", jnp.float32))
-    call(xs=xs, at=coords(length=length), **options)
+    length, batch = options.pop("length", 9), (options.pop("batch", 2),)
+    xs = arrays(length=length, dtype=options.pop("dtype", jnp.float32), batch=batch)
+    call(xs=xs, at=coords(length=length, batch=batch), **options)
     assert chosen == [wanted]
 
 

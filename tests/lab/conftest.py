@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flax_pos.cli import main
 from flax_pos.lab.config import Config, ModelSettings, TrainConfig
 from flax_pos.lab.members import make_entries, make_members
 from flax_pos.lab.optimizer import OptimizerConfig
@@ -77,3 +78,20 @@ def change():
         return dataclasses.replace(config, **nested)
 
     return replace
+
+
+@pytest.fixture
+def fails(capsys, tmp_path, monkeypatch):
+    """`fails(args...)`: the one line that a command ends with; it leaves no run behind."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args) -> str:
+        assert main([str(a) for a in args]) == 2
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        assert printed.err.count("\n") == 1
+        assert printed.out == ""
+        assert not (tmp_path / "runs").exists()
+        return printed.err
+
+    return run

@@ -14,23 +14,6 @@ from flax_pos.scheme import get_scheme, list_schemes
 SCRIPT = Path(__file__).parents[2] / "train_toy.py"
 
 
-@pytest.fixture
-def fails(capsys, tmp_path, monkeypatch):
-    """`fails(args...)`: the one line that a command ends with; it leaves no run behind."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args) -> str:
-        assert main([str(a) for a in args]) == 2
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.err
-        assert printed.err.count("\n") == 1
-        assert printed.out == ""
-        assert not (tmp_path / "runs").exists()
-        return printed.err
-
-    return run
-
-
 def test_an_unknown_scheme(fails):
     line = fails("train", "--schemes", "none", "roep")
     assert line == "flax-pos train: error: unknown scheme 'roep'; did you mean 'rope'?\n"

@@ -38,6 +38,40 @@ def test_the_grid_is_one(tmp_path):
     assert set(grid.models) == {"small"}
 
 
+GRID = """
+import dataclasses, pathlib
+from rich.console import Console
+from flax_pos.lab.grid.config import load_grid
+from flax_pos.lab.grid.execute import start_grid
+grid = load_grid(pathlib.Path("my_grid.toml"))
+train = dataclasses.replace(grid.train, steps=2, seeds=1, batch_size=2)
+start_grid(dataclasses.replace(grid, train=train), pathlib.Path("grid"), Console(width=120))
+"""
+
+
+@pytest.mark.slow
+def test_a_grid_of_the_users_own(tmp_path):
+    for name, text in own_files().items():
+        (tmp_path / name).write_text(text)
+    (text,) = [b for b in blocks("toml") if b.startswith("# my_grid.toml")]
+    (tmp_path / "my_grid.toml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", GRID], cwd=tmp_path, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tent(width=8.0)" in (tmp_path / "grid" / "tables.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_scheme_passes_what_it_is_told_to_run(tmp_path):
+    check = next(b for b in blocks("python") if "check_scheme" in b)
+    (tmp_path / "run.py").write_text(f"{own_files()['my_scheme.py']}\n{check}")
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def commands() -> list[str]:
     return [b.strip() for b in blocks("") if "my_task.py" in b and b.count("\n") == 1]
 

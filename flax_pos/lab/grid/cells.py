@@ -12,10 +12,11 @@ from flax_pos.lab.config import Config
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.config import Extension, GridConfig
 from flax_pos.lab.members import parse_scheme
+from flax_pos.lab.own import code_of
 from flax_pos.lab.tasks import Loaded
 from flax_pos.scheme import to_dict
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the meaning of stored results changes, so that old ones are not taken for new."""
 
 Kind = Literal["scheme", "control", "extension"]
@@ -31,6 +32,8 @@ class Cell(NamedTuple):
     kind: Kind
     config: Config
     """A run of this scheme alone."""
+    data: str | None = None
+    """Digest of the task's data, where it is read from files."""
 
     @property
     def scheme(self) -> str:
@@ -38,9 +41,12 @@ class Cell(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A digest of everything that decides the numbers, and of nothing else."""
+        """A digest of everything that decides the numbers, and of nothing else: the settings, what
+        the data holds, and the files of schemes and tasks from outside the package."""
         named = dataclasses.replace(self.config, name="cell", imports=())
-        decides = [FORMAT, tomlio.dumps(named), to_dict(parse_scheme(self.scheme))]
+        scheme = parse_scheme(self.scheme)
+        code = code_of(self.config.task, scheme)
+        decides = [FORMAT, tomlio.dumps(named), to_dict(scheme), self.data, code]
         text = json.dumps(decides, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -57,6 +63,7 @@ def make_cells(grid: GridConfig, loaded: Mapping[str, Loaded]) -> tuple[Cell, ..
     """
     cells = []
     for task_label, task in grid.tasks.items():
+        data = loaded[task_label].about.get("sha256")
         for model_label, model in grid.models.items():
             named: dict[str, tuple[str, Kind]] = {s: (s, "scheme") for s in grid.schemes}
             for control in grid.controls:
@@ -79,7 +86,7 @@ def make_cells(grid: GridConfig, loaded: Mapping[str, Loaded]) -> tuple[Cell, ..
             if grid.match_parameters:
                 configs = _matched(configs, loaded[task_label].vocab_size)
             cells += [
-                Cell(task_label, model_label, *named[scheme], config)
+                Cell(task_label, model_label, *named[scheme], config, data)
                 for scheme, config in configs.items()
             ]
     return tuple(cells)

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flax_pos.lab import tomlio
-from flax_pos.lab.config import ModelSettings, TrainConfig, load_imports
+from flax_pos.lab.config import (
+    ModelSettings,
+    TrainConfig,
+    absolute_imports,
+    absolute_task,
+    load_imports,
+)
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.optimizer import OptimizerConfig
 from flax_pos.lab.tasks import Task, get_task
@@ -36,7 +42,8 @@ class GridConfig:
     are drawn at random), `window` (RoPE that sees the last L tokens in each layer), `last` (the
     trained RoPE model, given the last L tokens only); L is the training length."""
     imports: tuple[str, ...] = ()
-    """Python files or modules of your own that register schemes or tasks."""
+    """Python files or modules of your own that register schemes or tasks; relative paths start
+    where the command is run."""
     learning_rates: tuple[float, ...] = ()
     """Tried for every scheme; the one with the lowest loss on new sequences like those of training
     is taken. None: the optimizer's."""
@@ -54,6 +61,11 @@ class GridConfig:
     def train_of(self, task: str) -> TrainConfig:
         """How models are trained on one of the tasks."""
         return dataclasses.replace(self.train, steps=self.steps.get(task, self.train.steps))
+
+    def absolute(self) -> "GridConfig":
+        """Every file named from the root, so that the grid can be gone on with from any folder."""
+        tasks = {label: absolute_task(task) for label, task in self.tasks.items()}
+        return dataclasses.replace(self, tasks=tasks, imports=absolute_imports(self.imports))
 
     def __post_init__(self):
         for name in ("schemes", "learning_rates", "controls"):

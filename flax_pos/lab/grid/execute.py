@@ -1,6 +1,5 @@
 """Runs the cells of a grid, each into a folder of its own, and picks up where a kill left off."""
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,11 +22,12 @@ from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.lab.placement import prepare_cpu
 from flax_pos.lab.program import Model
 from flax_pos.lab.progress import RunProgress, counted, duration
-from flax_pos.lab.records import Records, write_atomic
+from flax_pos.lab.records import Records, write_atomic, write_json
 from flax_pos.lab.results import ENVIRONMENT, METRICS
 from flax_pos.lab.run import Interrupted, Plan, SchemeRun, try_out
 from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.tasks import Evaluation, Loaded
+from flax_pos.lab.tasks.check import load_checked
 from flax_pos.scheme import Scheme
 
 
@@ -55,9 +55,11 @@ def prepare(grid: GridConfig) -> Prepared:
     models = max(len(grid.learning_rates), 1) * grid.train.models
     prepare_cpu(models, cpu_cores())
     check_extensions(grid)
-    loaded = {label: task.load() for label, task in grid.tasks.items()}
+    batch_size = grid.train.batch_size
+    made = {label: load_checked(task, batch_size) for label, task in grid.tasks.items()}
+    loaded = {label: data for label, (data, _) in made.items()}
+    evaluations = {label: evaluation for label, (_, evaluation) in made.items()}
     cells = make_cells(grid, loaded)
-    evaluations = {label: task.evaluation(loaded[label]) for label, task in grid.tasks.items()}
     prepared = Prepared(grid, cells, loaded, evaluations)
     for cell in cells:
         plan = prepared.plan(cell)
@@ -102,17 +104,16 @@ def start_grid(
       UserError: bad settings, a budget that nothing fits, another grid's folder, a full disk.
       Interrupted: stopped by the user.
     """
-    prepared = prepare(grid)
+    prepared = prepare(grid.absolute())
     notes: list[str] = []
     if budget is not None:
         smaller, notes = fit_to_budget(prepared, budget, console)
-        if smaller != grid:
+        if smaller != prepared.grid:
             prepared = prepare(smaller)
     with alone(folder):
         with new_folder(folder):
             write_atomic(folder / GRID, tomlio.dumps(prepared.grid))
-            plan = {"budget": budget, "dropped": notes}
-            write_atomic(folder / PLAN, json.dumps(plan, indent=1) + "\n")
+            write_json(folder / PLAN, {"budget": budget, "dropped": notes})
         return _execute(prepared, folder, console, tensorboard)
 
 
@@ -130,7 +131,8 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
 
     environment = describe()
     cells = prepared.cells
-    steps = sum(cell.config.train.steps for cell in cells)
+    programs = [_updates_and_tokens(prepared.plan(cell)) for cell in cells]
+    steps = sum(updates for updates, _ in programs)
     console.print(
         f"{counted(len(cells), 'cell')} ({counted(len(prepared.grid.tasks), 'task')}, "
         f"{counted(len(prepared.grid.models), 'model')}), {counted(steps, 'update')} in all, on "
@@ -142,8 +144,8 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
     began = time.monotonic()
     try:
         with full_disk_is_one_line(folder):
-            write_atomic(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
-            with StopSignal() as stop, RunProgress(console, steps) as progress:
+            write_json(folder / ENVIRONMENT, environment)
+            with StopSignal() as stop, RunProgress(console, programs) as progress:
                 inner: Any = prepared.grid.train.placement
                 for cell in cells:
                     board = folder / "tensorboard" / cell.task / cell.model if tensorboard else None
@@ -159,6 +161,11 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
     return folder
 
 
+def _updates_and_tokens(plan: Plan) -> tuple[int, int]:
+    updates = plan.config.train.steps
+    return updates, plan.tokens(plan.entries[0], updates)
+
+
 def cell_folder(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / cell.key
 
@@ -169,12 +176,19 @@ def _run_cell(
     folder = cell_folder(grid_folder, cell)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "config.toml").exists():
-        write_atomic(folder / "config.toml", tomlio.dumps(cell.config))
+        settings = tomlio.dumps(cell.config)
+        for other in grid_folder.glob("cells/*/config.toml"):
+            if other.read_text(encoding="utf-8") == settings:
+                progress.line(
+                    f"{cell.label} on {cell.task}: its code or data has changed since "
+                    f"{other.parent.name}; trained anew"
+                )
+        write_atomic(folder / "config.toml", settings)
     records = Records(folder / METRICS)
     plan = prepared.plan(cell)
     events = records.read()
     if any(e["event"] == "result" for e in events):
-        progress.done += plan.config.train.steps
+        progress.skip(*_updates_and_tokens(plan), whole=True)
     else:
         inner = SchemeRun(plan, plan.entries[0], folder, records, progress, stop, board).run(inner)
     measure_after(prepared.grid, cell, plan, folder, records, progress, stop, inner)

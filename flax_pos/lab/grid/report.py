@@ -18,7 +18,7 @@ from flax_pos.lab.grid.ranks import rank_map
 from flax_pos.lab.grid.results import GRID, RULE, GridRun, Row, read_grid, results_json
 from flax_pos.lab.grid.table import comparisons, interval, panel_table, revision, to_csv, to_latex
 from flax_pos.lab.progress import counted
-from flax_pos.lab.records import write_atomic
+from flax_pos.lab.records import write_atomic, write_json
 from flax_pos.lab.table import UNDEFINED, Cell, Table, print_table, to_markdown
 from flax_pos.scheme import from_dict
 
@@ -46,7 +46,7 @@ def write_grid_outputs(folder: Path, console: Console | None = None) -> None:
         for figure in (*figures[title], *inner[title]):
             figure.save_png(folder / "figures")
     markdown.append(f"## Published claims\n\n{_claims_markdown(run, claims)}")
-    write_atomic(folder / "results.json", json.dumps(results_json(run), indent=1) + "\n")
+    write_json(folder / "results.json", results_json(run))
     write_atomic(folder / "results.csv", to_csv(run))
     write_atomic(folder / "tables.md", "\n".join(markdown) + "\n")
     write_atomic(folder / "tables.tex", "\n".join(latex))
