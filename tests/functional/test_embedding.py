@@ -249,6 +249,7 @@ def test_parameters_that_are_not_there(params):
 # Over devices ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_vocabulary_that_devices_do_not_divide(tied):
     """50257 tokens on eight devices: 50264 rows, of which the surplus shows nowhere, although it

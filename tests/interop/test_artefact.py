@@ -51,6 +51,7 @@ def test_logits_at_symbolic_sizes(artefact):
     np.testing.assert_allclose(one, want["long_logits"][:1, :3], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pieces_of_a_prompt_and_single_tokens(artefact, model):
     ids = jnp.asarray(golden.io("llama_yarn")["long_input_ids"][:, :9])
     cache = artefact.empty_cache(2, 16)  # as many slots as generation takes: fewer programs
@@ -111,6 +112,7 @@ def test_it_runs_where_there_is_only_jax(directory, model, tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # qwix calls what flax has deprecated
 def test_a_quantised_model_stays_quantised(model, tmp_path):
     """Two int4 stand in one byte of the file; the program dequantises them."""
@@ -165,6 +167,7 @@ def test_programs_hold_neither_weights_nor_tables(directory, tmp_path):
     ["gemma2", *(pytest.param(name, marks=pytest.mark.slow)
                  for name in ("gpt2", "mpt", "deepseek_v3", "phi3_longrope", "llama_dynamic"))],
 )  # fmt: skip
+@pytest.mark.slow
 def test_other_models(tmp_path, name):
     model = load_pretrained(golden.DIRECTORY / name)
     export_model(model, tmp_path, platforms=["cpu"])

@@ -30,6 +30,7 @@ def dequantised(new, path) -> np.ndarray:
     return whole * np.repeat(scale, whole.shape[0] // scale.shape[0], axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 16)])
 def test_only_matrices_of_blocks_are_rounded(bits, group):
     """The quantised model is the model with rounded matrices: positions and all else are exact."""

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from flax_pos.lab.config import load_imports
-from flax_pos.lab.grid.config import grid_from_table
+from flax_pos.lab.grid.config import GridConfig, grid_from_table
 from flax_pos.lab.grid.execute import prepare, resume_grid, start_grid
 from flax_pos.lab.own import code_of, told_in_one_line
 from flax_pos.lab.results import _summary
@@ -139,6 +139,7 @@ def test_a_task_that_is_what_it_says(write):
     np.testing.assert_array_equal(np.unique(evaluation.length), np.arange(1, 9) + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*list_tasks()} - {"documents"}))  # no data of its own
 def test_every_task_is_what_it_says(name):
     load_checked(get_task(name)(), batch_size=4)
@@ -182,18 +183,23 @@ def test_a_run_whose_code_changed_is_not_gone_on_with(fails, write, tiny, change
     assert "the code of own_scheme.Mine has changed since run" in line
 
 
-def test_a_grid_trains_anew_what_changed(write, tmp_path):
+def own_grid(write) -> GridConfig:
+    """A grid of a scheme and a text in files of the user's own."""
     file = write("own_scheme.py", SCHEME.format(result="gap[..., None, :, :]"))
     words = write("words.txt", "a few words in some order " * 400)
-    load_imports([file])
-    table = {
-        "schemes": ["none", "mine"],
-        "imports": [file],
-        "tasks": {"text": {"paths": [words], "length": 8, "multiples": [1, 2], "windows": 2}},
-        "models": {"small": {"width": 8, "layers": 1, "heads": 2}},
-        "train": {"steps": 2, "seeds": 1, "batch_size": 2},
-    }
-    grid = grid_from_table(table)
+    return grid_from_table(
+        {
+            "schemes": ["none", "mine"],
+            "imports": [file],
+            "tasks": {"text": {"paths": [words], "length": 8, "multiples": [1, 2], "windows": 2}},
+            "models": {"small": {"width": 8, "layers": 1, "heads": 2}},
+            "train": {"steps": 2, "seeds": 1, "batch_size": 2},
+        }
+    )
+
+
+def test_a_cell_has_another_key_where_its_files_changed(write):
+    grid = own_grid(write)
     keys = lambda: [cell.key for cell in prepare(grid).cells]
     first = keys()
     assert keys() == first
@@ -204,6 +210,10 @@ def test_a_grid_trains_anew_what_changed(write, tmp_path):
     write("words.txt", "other words in some order " * 400)
     assert set(keys()).isdisjoint([*first, none, mine])
 
+
+@pytest.mark.slow
+def test_a_grid_says_what_it_trains_anew(write, tmp_path):
+    grid = own_grid(write)
     folder, out = tmp_path / "grid", io.StringIO()
     start_grid(grid, folder, Console(file=out, width=200))
     assert "trained anew" not in out.getvalue()

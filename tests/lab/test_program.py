@@ -90,6 +90,7 @@ def test_after_a_restore_all_goes_on_as_if_undisturbed(trained):
         np.testing.assert_array_equal(value, state.params[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_noise_goes_on_where_it_stopped(tiny, build_program, change, monkeypatch):
     """It is another for every update and the same after a restore, as no generator is kept."""
     program = build_program(change(tiny, schemes=("randomized",)))
@@ -188,6 +189,7 @@ def test_a_gradient_that_is_not_finite_is_counted_and_left_out(
     assert np.isnan(spoilt.params["embed.embedding"]).any()
 
 
+@pytest.mark.slow
 def test_a_swept_number_acts_as_if_it_were_set(tiny, build_program, change):
     swept = change(
         tiny,

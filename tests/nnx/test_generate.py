@@ -35,6 +35,7 @@ DYNAMIC = from_dict(
 """Depends on the length from the ninth token on."""
 
 
+@pytest.mark.slow
 def test_a_growing_length_moves_earlier_tokens():
     model = tiny(DYNAMIC, layers=3)
     out = generate(model, PROMPTS[:1], max_new_tokens=10)
@@ -117,6 +118,7 @@ def test_steps_draw_anew():
     assert len(set(out[0, 5:].tolist())) > 4
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_twice(caplog):
     model = tiny("rope", layers=3)  # a model of its own, so that nothing is compiled before
 

@@ -90,6 +90,7 @@ def test_a_folder_is_for_one_process_at_a_time(finished):
     resume_grid(folder, quiet())
 
 
+@pytest.mark.slow
 def test_a_stop_while_measuring_keeps_what_was_measured(finished, tmp_path, monkeypatch):
     folder = tmp_path / "grid"
     shutil.copytree(finished[0], folder)
@@ -112,6 +113,7 @@ def test_a_stop_while_measuring_keeps_what_was_measured(finished, tmp_path, monk
     assert (folder / "results.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_nothing_is_trained_twice(finished, monkeypatch):
     folder, _ = finished
     before = (folder / "results.json").read_text()
