@@ -6,12 +6,11 @@ Parameters are plain dicts under `params`, of the shapes that the NNX modules ho
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from flax_pos.attention.place import Placement, init_positions, place, resolve
-from flax_pos.functional.embedding import embed, unembed
+from flax_pos.functional.embedding import embed, init_embedding, unembed
 from flax_pos.functional.lookup import OutOfRange
 from flax_pos.functional.rope import RopeSpec, rotate
 from flax_pos.scheme import Scheme, plan_layers
@@ -29,7 +28,9 @@ class Embed(nn.Module):
 
     vocab_size: int
     width: int
+    rows: int | None = None
     tied: bool = True
+    head_bias: bool = False
     scale: float | None = None
     round_scale: bool = False
     stddev: float = 0.02
@@ -38,22 +39,24 @@ class Embed(nn.Module):
     out_of_range: OutOfRange = "nan"
 
     def setup(self):
-        init, dtype = nn.initializers.normal(self.stddev), self.param_dtype
-        self.embedding = self.param("embedding", init, (self.vocab_size, self.width), dtype)
-        if not self.tied:
-            self.head = self.param("head", init, (self.width, self.vocab_size), dtype)
+        def make(key, name):
+            size = self.rows or self.vocab_size, self.width
+            options = {"tied": self.tied, "head_bias": self.head_bias}
+            drawn = {"stddev": self.stddev, "dtype": self.param_dtype}
+            return init_embedding(key, *size, **options, **drawn)[name]
 
-    def _params(self) -> dict[str, jax.Array]:
-        return {"embedding": self.embedding, **({} if self.tied else {"head": self.head})}
+        names = {"embedding": True, "head": not self.tied, "head_bias": self.head_bias}
+        self.table = {name: self.param(name, make, name) for name, own in names.items() if own}
 
     def __call__(self, ids: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Vectors of `ids` in `dtype`."""
         return embed(
-            self._params(),
+            self.table,
             ids,
             scale=self.scale,
             round_scale=self.round_scale,
             dtype=self.dtype,
+            vocab_size=self.vocab_size,
             out_of_range=self.out_of_range,
         )
 
@@ -61,7 +64,8 @@ class Embed(nn.Module):
         self, h: Float[Array, "*B T D"], *, scale: float = 1.0, softcap: float | None = None
     ) -> Float[Array, "*B T V"]:
         """float32 logits of hidden vectors `h`."""
-        return unembed(self._params(), h, scale=scale, softcap=softcap)
+        options = {"scale": scale, "softcap": softcap, "vocab_size": self.vocab_size}
+        return unembed(self.table, h, **options)
 
 
 class Rope(nn.Module):

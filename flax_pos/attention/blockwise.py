@@ -77,8 +77,8 @@ def attend_blockwise(
     def example(first):
         rows = _take(queries, 0, block_q, axis)
         columns, values = _take((keys, v), 0, block_k, axis)
-        mask = reach.allowed(rows[1], columns[1])
-        weights = jnp.zeros((*q.shape[:axis], q.shape[-2], block_q, block_k), jnp.float32)
+        mask, blank = reach.allowed(rows[1], columns[1]), _blank_rows(rows[0])
+        weights = jnp.broadcast_to(blank[..., None], (*blank.shape, block_k))
         return (rows, columns, mask, _at(first, 0)), (rows, columns, weights, values)
 
     first_carry = jax.checkpoint(first_carry, prevent_cse=False)
@@ -140,10 +140,9 @@ class _Engine(NamedTuple):
 
         def rows(i):
             queries, first = self._queries(x, i), _at(x.first, i)
-            *batch, width, heads, _ = queries[0].shape
-            shape = (*batch, heads, width)
-            top = jnp.full(shape, LOWEST if self.normalized else 0.0, jnp.float32)
-            out = jnp.zeros((*shape, x.v.shape[-1]), jnp.float32)
+            blank = _blank_rows(queries[0])
+            top = jnp.full_like(blank, LOWEST if self.normalized else 0.0)
+            out = jnp.broadcast_to(blank[..., None], (*blank.shape, x.v.shape[-1]))
 
             def visit(state, j):
                 out, top, total, carry = state
@@ -321,7 +320,7 @@ def _split(tree):
 def _zeros(tree):
     """float32 zeros for inexact leaves, None for others."""
     floats, others, join = _split(tree)
-    return join([jnp.zeros(x.shape, jnp.float32) for x in floats], [None] * len(others))
+    return join([jnp.zeros_like(x, jnp.float32) for x in floats], [None] * len(others))
 
 
 def _add(total: jax.Array, part: jax.Array) -> jax.Array:
@@ -348,17 +347,30 @@ def _per_head(sinks: jax.Array, rows: jax.Array) -> jax.Array:
     return sinks.astype(jnp.float32).reshape((1,) * (rows.ndim - 2) + (-1, 1))
 
 
-def _pad(x: jax.Array, block: int, axis: int, mode: str = "constant", **options) -> jax.Array:
+def _blank_rows(q: jax.Array) -> jax.Array:
+    """float32 zeros `*B N T`, one for each query and head of `q` (`*B T N H`)."""
+    return jnp.zeros_like(jnp.swapaxes(q[..., 0], -1, -2), jnp.float32)
+
+
+def _pad(x: jax.Array, block: int, axis: int, value: int = 0) -> jax.Array:
     extra = -x.shape[axis] % block
     if not extra:
         return x
-    return jnp.pad(x, [(0, extra if a == axis else 0) for a in range(x.ndim)], mode, **options)
+    widths = [(0, extra if a == axis else 0) for a in range(x.ndim)]
+    return jnp.pad(x, widths, constant_values=value)
+
+
+def _pad_by_last(x: jax.Array, block: int, axis: int) -> jax.Array:
+    extra = -x.shape[axis] % block
+    last = jax.lax.slice_in_dim(x, x.shape[axis] - 1, x.shape[axis], axis=axis)
+    more = (*x.shape[:axis], extra, *x.shape[axis + 1 :])
+    return jnp.concatenate([x, jnp.broadcast_to(last, more)], axis) if extra else x
 
 
 def _pad_coords(at: Coords, block: int, axis: int) -> Coords:
     """Padding keeps the last token's position and features, which every scheme can bear."""
-    repeated = jax.tree.map(lambda a: _pad(a, block, axis, "edge"), at)
-    return repeated._replace(index=_pad(at.index, block, axis, constant_values=-1))
+    repeated = jax.tree.map(lambda a: _pad_by_last(a, block, axis), at)
+    return repeated._replace(index=_pad(at.index, block, axis, -1))
 
 
 __all__ = ["attend_blockwise"]

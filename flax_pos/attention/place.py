@@ -287,6 +287,7 @@ def place(
         check_reach(plan, shape[-1], dims.max_len)
     start = None if caches is None else caches[0].length
     index, segment = order(shape, mask=mask, segments=segments, start=start)
+    index += jnp.zeros_like(x[..., 0], jnp.int32)  # lies on devices as the tokens do
     # Padding is put at 0, where it does no harm: nothing sees it.
     base = jnp.where(index >= 0, index if positions is None else positions, 0)
     if length is None:

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from flax_pos.functional.shapes import slots
+
 
 def running_total(
     steps: Float[Array, "*B T N"],
@@ -23,7 +25,8 @@ def running_total(
     """
     steps = jnp.where(real[..., None], steps.astype(jnp.float32), 0.0)
     if before is None:
-        before = jnp.zeros((*steps.shape[:-2], 1, steps.shape[-1], 2), jnp.float32)
+        blank = jnp.zeros_like(steps.sum(-2, keepdims=True))
+        before = jnp.stack([blank, blank], -1)
     return _total(steps, before)
 
 
@@ -105,7 +108,7 @@ def recent(
         `count - 1` entries are read; or None.
     """
     axis = index.ndim - 1
-    slot = jax.lax.broadcasted_iota(jnp.int32, index.shape, axis)
+    slot = slots(index)
     last = jax.lax.cummax(jnp.where(index >= 0, slot, -1), axis=axis)
     source = jnp.concatenate([jnp.full_like(last[..., :1], -1), last[..., :-1]], -1)
     out = [x]

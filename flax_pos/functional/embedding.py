@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, Integer
 from flax_pos.functional.lookup import OutOfRange, lookup
 
 EmbeddingParams = dict[str, jax.Array]
-"""`{"embedding": V x D}` and, where the head is not tied, `{"head": D x V}` beside it."""
+"""`{"embedding": V x D}`, beside it `{"head": D x V}` where the head is not tied and
+`{"head_bias": V}` where it has a bias."""
 
 
 class Nearest(NamedTuple):
@@ -53,6 +54,7 @@ def init_embedding(
     stddev: float = 0.02,
     dtype: Any = jnp.float32,
     pad_to_multiple: int = 1,
+    head_bias: bool = False,
 ) -> EmbeddingParams:
     """Parameters for `embed` and `unembed`, normal with deviation `stddev`.
 
@@ -69,6 +71,7 @@ def init_embedding(
       pad_to_multiple: the table gets `round_up(V, pad_to_multiple)` rows, the surplus zero: a mesh
         shards rows evenly or not at all. Pass the true `vocab_size` to `embed`, `unembed` and the
         loss, and no surplus row is ever read.
+      head_bias: the head gets the entry `"head_bias"`, zeros, one for each row of the table.
     """
     rows = round_up(_positive(vocab_size, "vocab_size"), pad_to_multiple)
     _positive(width, "width")
@@ -78,7 +81,11 @@ def init_embedding(
         jnp.asarray(stddev, dtype) * jax.random.normal(k, (vocab_size, width), dtype), surplus
     )
     params = {"embedding": draw(embedding_key)}
-    return params if tied else {**params, "head": draw(head_key).T}
+    if not tied:
+        params["head"] = draw(head_key).T
+    if head_bias:
+        params["head_bias"] = jnp.zeros(rows, dtype)
+    return params
 
 
 def embed(
@@ -147,13 +154,14 @@ def unembed(
     dtype: Any = jnp.float32,
     vocab_size: int | None = None,
 ) -> Float[Array, "*B V"]:
-    """Logits `softcap * tanh(scale * h . row / softcap)`.
+    """Logits `softcap * tanh((scale * h . row + bias) / softcap)`.
 
     The head is rounded to the dtype of `h`, products accumulate in float32, and scale and soft
     cap are applied in float32.
 
     Args:
-      params: the result of `init_embedding`; `"head"` is used where present, else the table.
+      params: the result of `init_embedding`; `"head"` is used where present, else the table;
+        `"head_bias"` (`V`) is added where present.
       h: the residual, after the last norm.
       scale: factor on the logits, before the soft cap.
       softcap: None: no soft cap.
@@ -165,7 +173,14 @@ def unembed(
         raise ValueError(f"h has width {h.shape[-1]}, the head {rows.shape[-1]}")
     wide = np.promote_types(h.dtype, np.float32)
     logits = jnp.einsum("...d,vd->...v", h, rows.astype(h.dtype), preferred_element_type=wide)
-    return cap_logits(logits, scale, softcap).astype(dtype)
+    if "head_bias" not in params:
+        return cap_logits(logits, scale, softcap).astype(dtype)
+    bias = params["head_bias"][:vocab_size]
+    if bias.shape != rows.shape[:1]:
+        raise ValueError(f"head_bias has shape {bias.shape}, the head {rows.shape[0]} tokens")
+    bias = bias.astype(wide).reshape((1,) * (logits.ndim - 1) + bias.shape)
+    logits = cap_logits(logits, scale, None) + bias
+    return cap_logits(logits, 1.0, softcap).astype(dtype)
 
 
 def cap_logits(logits, scale, softcap):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, Integer
+from jaxtyping import Array, Bool, Float, Int, Integer, Shaped
 
 OutOfRange = Literal["nan", "error", "clip"]
 
@@ -104,6 +104,8 @@ def resolve_index(
     safe = jnp.asarray(xp.where(inside, at, 0), jnp.int32)
     if xp is np:
         _raise_if_bad(at, valid, size=size, name=name)
+        if isinstance(index, jax.Array) and index.committed:  # back to where it was
+            safe = jax.device_put(safe, index.sharding)
         return safe, None if known is None else jnp.asarray(known), None
     if out_of_range == "error":
         jax.debug.callback(_raise_if_bad, at, valid, size=size, name=name)
@@ -135,7 +137,27 @@ def _raise_if_bad(index, valid, *, size, name):
 
 @jax.custom_jvp
 def _gather(table, index):
-    return table.at[index].get(mode="promise_in_bounds")
+    return rows_at(table, index)
+
+
+def rows_at(table: Shaped[Array, "R D"], index: Int[Array, "*B"]) -> Shaped[Array, "*B D"]:
+    """`table[index]` for an index that is known to be legal."""
+    return table.at[index].get(mode="promise_in_bounds", out_sharding=_sharding(table, index))
+
+
+def _sharding(table, index):
+    """How rows lie under a mesh with explicit axes, where a gather has to be told: as the index
+    does, and across as the table; rows of a table that lie apart are brought together. None under
+    other meshes."""
+    of_index, of_table = (jax.typeof(a).sharding for a in (index, table))
+    mesh = of_table.mesh if of_index.mesh.empty else of_index.mesh
+    if jax.sharding.AxisType.Explicit not in mesh.axis_types:
+        return None
+    batch, across = of_index.spec, of_table.spec[-1]
+    names = lambda axis: set(axis if isinstance(axis, tuple) else (axis,))
+    taken = any(names(across) & names(axis) for axis in batch if axis is not None)
+    spec = jax.sharding.PartitionSpec(*batch, None if taken else across)
+    return jax.sharding.NamedSharding(mesh, spec)
 
 
 @_gather.defjvp
@@ -145,5 +167,5 @@ def _gather_jvp(primals, tangents):
     # one whole table of gradients per batch row.
     table, index = primals
     wide = np.promote_types(table.dtype, np.float32)
-    rows = tangents[0].astype(wide).at[index].get(mode="promise_in_bounds")
+    rows = rows_at(tangents[0].astype(wide), index)
     return _gather(table, index), rows.astype(table.dtype)

@@ -9,6 +9,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int, Integer
 
+from flax_pos.functional.shapes import slots
+
 
 def positions_from_mask(
     mask: Bool[ArrayLike, "*B T"] | Integer[ArrayLike, "*B T"],
@@ -70,7 +72,7 @@ def positions_from_segments(segments: Integer[ArrayLike, "*B T"]) -> Int[Array, 
     segments = check_positions(segments, "segments")
     if segments.ndim < 1:
         raise ValueError("segments must have axes *B T, got a scalar")
-    at = jax.lax.broadcasted_iota(jnp.int32, segments.shape, segments.ndim - 1)
+    at = slots(segments)
     starts = jnp.concatenate(
         [jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1
     )

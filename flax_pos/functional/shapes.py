@@ -1,4 +1,8 @@
-"""Shapes that meet without implicit broadcasting of ranks."""
+"""Shapes that meet without implicit broadcasting of ranks.
+
+What is made out of nothing is made like an array that is there, so that it lies on devices as that
+one does: under a mesh with explicit axes the two would not meet otherwise.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,4 +19,10 @@ def beside_scores(v: jax.Array, x: jax.Array) -> jax.Array:
     return beside(v[:, None, None], x)
 
 
-__all__ = ["beside", "beside_scores"]
+def slots(x: jax.Array) -> jax.Array:
+    """int32 0, 1, 2, ... along the last axis, in the shape of `x`."""
+    counted = jnp.arange(x.shape[-1], dtype=jnp.int32).reshape((1,) * (x.ndim - 1) + (-1,))
+    return jnp.zeros_like(x, jnp.int32) + counted
+
+
+__all__ = ["beside", "beside_scores", "slots"]

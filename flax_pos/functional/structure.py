@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from flax_pos.functional.shapes import slots
+
 UNKNOWN = -2
 """Position of a token that cannot be placed: its number or sentence begins before the tokens that
 are given, or does not fit the table."""
@@ -33,7 +35,7 @@ def run_offsets(
     >>> run_offsets(member, jnp.arange(5) == 0, jnp.array([0])).tolist()
     [0, 1, 2, 0, 1]
     """
-    slot = _slots(member)
+    slot = slots(member)
     origin = jnp.where(member, jnp.where(start, slot - 1, -2), slot)
     last = jax.lax.cummax(origin, axis=slot.ndim - 1)
     carried = jnp.where(before < 0, UNKNOWN, slot + 1 + before)
@@ -59,7 +61,7 @@ def sentence_positions(
     >>> sentence.tolist(), word.tolist()
     ([0, 0, 1, 1, 1, 2], [0, 1, 0, 1, 2, 0])
     """
-    slot, axis = _slots(closes), closes.ndim - 1
+    slot, axis = slots(closes), closes.ndim - 1
     after = jnp.concatenate([jnp.zeros_like(closes[..., :1]), closes[..., :-1]], -1)
     opens = jax.lax.cummax(jnp.where(start | after, slot, -1), axis=axis)
     word = jnp.where(opens >= 0, slot - opens, slot + word_before)
@@ -74,7 +76,7 @@ def after_latest(
 ) -> Bool[Array, "*B T"]:
     """Where a mark has come in the token's sequence, itself included; `before`: in the part of the
     first token's sequence that came before."""
-    slot, axis = _slots(mark), mark.ndim - 1
+    slot, axis = slots(mark), mark.ndim - 1
     marked, begun = (jax.lax.cummax(jnp.where(x, slot, -1), axis=axis) for x in (mark, start))
     return jnp.where((begun < 0) & (marked < 0), before, (marked >= begun) & (marked >= 0))
 
@@ -83,15 +85,11 @@ def distance_to_run_end(
     member: Bool[Array, "*B T"], start: Bool[Array, "*B T"]
 ) -> Int[Array, "*B T"]:
     """..., 3, 2, 1 within each run of members (1 for its last), 0 elsewhere."""
-    last = jnp.ones_like(start[..., :1])
+    last = jnp.ones_like(member[..., :1])
     ends = jnp.concatenate([~member[..., 1:] | start[..., 1:], last], -1)
-    slot = _slots(member)
+    slot = slots(member)
     end = jax.lax.cummin(jnp.where(ends, slot, member.shape[-1]), axis=slot.ndim - 1, reverse=True)
     return jnp.where(member, end - slot + 1, 0)
-
-
-def _slots(x: jax.Array) -> jax.Array:
-    return jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
 
 
 __all__ = [

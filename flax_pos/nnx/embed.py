@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from flax_pos.functional.embedding import embed, init_embedding, soft_cap, unembed
+from flax_pos.functional.embedding import embed, init_embedding, unembed
 from flax_pos.functional.lookup import OutOfRange
 from flax_pos.nnx.params import named
 
@@ -51,12 +51,17 @@ class Embed(nnx.Module):
         rngs: nnx.Rngs,
     ):
         params = init_embedding(
-            rngs.params(), rows or vocab_size, width, tied=tied, stddev=stddev, dtype=param_dtype
+            rngs.params(),
+            rows or vocab_size,
+            width,
+            tied=tied,
+            stddev=stddev,
+            dtype=param_dtype,
+            head_bias=head_bias,
         )
         self.embedding = named(params["embedding"], "vocab", "embed")
         self.head = nnx.data(None if tied else named(params["head"], "embed", "vocab"))
-        bias = named(jnp.zeros(rows or vocab_size, param_dtype), "vocab") if head_bias else None
-        self.head_bias = nnx.data(bias)
+        self.head_bias = nnx.data(named(params["head_bias"], "vocab") if head_bias else None)
         self.vocab_size = vocab_size
         self.scale = scale
         self.round_scale = round_scale
@@ -64,9 +69,9 @@ class Embed(nnx.Module):
         self.out_of_range: OutOfRange = out_of_range
 
     def params(self) -> dict[str, jax.Array]:
-        """What the pure functions take: `{"embedding": V x D[, "head": D x V]}`."""
-        head = {} if self.head is None else {"head": self.head[...]}
-        return {"embedding": self.embedding[...], **head}
+        """What the pure functions take: `{"embedding": V x D, ...}`."""
+        own = {"embedding": self.embedding, "head": self.head, "head_bias": self.head_bias}
+        return {name: variable[...] for name, variable in own.items() if variable is not None}
 
     def __call__(self, ids: Int[Array, "*B T"]) -> Float[Array, "*B T D"]:
         """Vectors of `ids` in `dtype`."""
@@ -89,13 +94,8 @@ class Embed(nnx.Module):
           scale: factor on the logits.
           softcap: c in c tanh(logits / c), which comes last.
         """
-        if self.head_bias is None:
-            options = {"scale": scale, "softcap": softcap, "vocab_size": self.vocab_size}
-            return unembed(self.params(), h, **options)
-        logits = unembed(self.params(), h, scale=scale, vocab_size=self.vocab_size)
-        bias = self.head_bias[...][: self.vocab_size].astype(logits.dtype)
-        logits += bias.reshape((1,) * (logits.ndim - 1) + bias.shape)
-        return logits if softcap is None else soft_cap(logits, softcap)
+        options = {"scale": scale, "softcap": softcap, "vocab_size": self.vocab_size}
+        return unembed(self.params(), h, **options)
 
 
 __all__ = ["Embed"]

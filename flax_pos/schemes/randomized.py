@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.functional.fields import check_integer
+from flax_pos.functional.lookup import rows_at
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.rope import Rope
 
@@ -55,7 +56,8 @@ class Randomized(Wrapper):
         if isinstance(length, int) and length > self.range:
             raise ValueError(f"length {length} exceeds range={self.range}; make the range longer")
         chosen = jax.random.permutation(key, self.range) < length
-        drawn = jnp.searchsorted(jnp.cumsum(chosen, dtype=jnp.int32), index, side="right")
+        places = jnp.argsort(~chosen)  # those that are chosen first, in order
+        drawn = rows_at(places[:, None], jnp.clip(index, 0, self.range - 1))[..., 0]
         beyond = self.range + index - length
         drawn = jnp.where(index < length, drawn.astype(index.dtype), beyond.astype(index.dtype))
         return jnp.where(index < 0, index, drawn)

@@ -63,8 +63,9 @@ class Shaw(Scheme):
                 f"which are {v.shape[-1]} wide"
             )
         take = lambda of_rows: jnp.take_along_axis(of_rows, self._row(q_at, k_at), -1)
-        of_rows = jax.ShapeDtypeStruct((*weights.shape[:-1], table.shape[0]), jnp.float32)
-        (of_rows,) = jax.linear_transpose(take, of_rows)(weights)
+        blank = jnp.zeros_like(weights[..., :1])
+        _, pull = jax.vjp(take, jnp.broadcast_to(blank, (*weights.shape[:-1], table.shape[0])))
+        (of_rows,) = pull(weights)
         return out + jnp.einsum("...ntr,rh->...nth", of_rows, table)
 
     def _row(self, q_at, k_at):

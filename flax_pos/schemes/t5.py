@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.functional.distance import check_t5_buckets, relative_positions, t5_buckets
+from flax_pos.functional.lookup import rows_at
 from flax_pos.scheme import Scheme, register
 
 
@@ -36,5 +37,5 @@ class T5(Scheme):
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
         )
-        rows = params["table"].astype(jnp.float32).at[buckets].get(mode="promise_in_bounds")
+        rows = rows_at(params["table"].astype(jnp.float32), buckets)
         return jnp.moveaxis(rows, -1, -3)

@@ -37,6 +37,7 @@ BY_LAYER: tuple[Callable[[Scheme], None], ...] = (
     layer.check_blockwise,
     layer.check_bidirectional,
     layer.check_memory,
+    layer.check_explicit_mesh,
     layer.check_cache,
     layer.check_padding,
     layer.check_packing,

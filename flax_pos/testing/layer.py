@@ -100,6 +100,25 @@ def _shapes(jaxpr):
                 yield from _shapes(getattr(value, "jaxpr", value))
 
 
+def check_explicit_mesh(scheme: Scheme) -> None:
+    """Traces in every form, gradients too, under a mesh with explicit axes (what `jax.make_mesh`
+    makes) and rows spread over it."""
+    mesh = jax.make_mesh((1,), ("rows",), devices=jax.devices()[:1])
+    inputs = jax.eval_shape(lambda: make_inputs(scheme))
+
+    def put(tree, *spec):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        return jax.tree.map(lambda a: a.update(sharding=sharding), tree)
+
+    rows = put(inputs[2:], "rows")
+    inputs = type(inputs)(put(inputs.params), put(inputs.weights), *rows)
+    with jax.set_mesh(mesh):
+        for form in ({}, {"implementation": "blockwise", **RAGGED}):
+            run = lambda inputs, form=form: value_and_gradients(scheme, inputs, **form)
+            out, _ = jax.eval_shape(run, inputs)
+            assert out.sharding.spec[0] == "rows", f"rows lie as {out.sharding.spec} under {form}"
+
+
 def check_cache(scheme: Scheme) -> None:
     """A prompt in pieces and then token by token through a cache gives the rows of one forward,
     for rows of different lengths, left-padded; an equal scheme object compiles nothing anew."""

@@ -16,21 +16,27 @@ DIMS = Dims(width=16, heads=4, kv_heads=2, head_dim=8, layers=4, max_len=32)
 MIXED = {"name": "by_layer", "parts": [{"name": "t5"}, {"name": "fox"}], "pattern": [0, 1, 1, 0]}
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"rows": 8}, {"head_bias": True}, {"rows": 8, "head_bias": True}]
+)
 @pytest.mark.parametrize("tied", [True, False])
-def test_embed(tied):
+def test_embed(tied, more):
     ids = jnp.array([[1, 4, 2]])
-    options = {"tied": tied, "scale": 3.0, "dtype": jnp.bfloat16}
+    options = {"tied": tied, "scale": 3.0, "dtype": jnp.bfloat16, **more}
     ours = N.Embed(5, 4, **options, rngs=nnx.Rngs(0))
     twin = L.Embed(5, 4, **options)
     variables = twin.init(jax.random.key(0), ids)
     shapes = jax.tree.map(jnp.shape, variables["params"])
     assert shapes == jax.tree.map(jnp.shape, ours.params())
     assert 0 < float(jnp.std(variables["params"]["embedding"])) < 0.05
+    if ours.head_bias is not None:
+        ours.head_bias[...] = jnp.linspace(0.0, 1.0, ours.head_bias[...].size)
     variables = {"params": ours.params()}
     np.testing.assert_array_equal(twin.apply(variables, ids), ours(ids))
     h = jax.random.normal(jax.random.key(1), (2, 4), jnp.bfloat16)
     logits = twin.apply(variables, h, scale=0.5, softcap=2.0, method="attend")
     assert logits.dtype == jnp.float32
+    assert logits.shape == (2, 5)
     np.testing.assert_array_equal(logits, ours.attend(h, scale=0.5, softcap=2.0))
 
 

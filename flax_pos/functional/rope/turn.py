@@ -162,7 +162,10 @@ def _onto_table(ct, x, aval, which: int, **settings):
     product = product.reshape(*x.shape[:-1], blocks, *pairs)
     product = product.sum(axis).reshape(*x.shape[:-1], -1).sum(-2)
     spread = tuple(i for i, n in enumerate(aval.shape) if n != product.shape[i])
-    return product.sum(spread, keepdims=True) if spread else product
+    product = product.sum(spread, keepdims=True) if spread else product
+    if jax.typeof(product).sharding == aval.sharding:
+        return product
+    return jax.sharding.reshard(product, aval.sharding)
 
 
 def _batch(args, dims, **settings):
