@@ -40,10 +40,15 @@ class Embed(nn.Module):
 
     def setup(self):
         def make(key, name):
-            size = self.rows or self.vocab_size, self.width
-            options = {"tied": self.tied, "head_bias": self.head_bias}
-            drawn = {"stddev": self.stddev, "dtype": self.param_dtype}
-            return init_embedding(key, *size, **options, **drawn)[name]
+            return init_embedding(
+                key,
+                self.rows or self.vocab_size,
+                self.width,
+                tied=self.tied,
+                stddev=self.stddev,
+                dtype=self.param_dtype,
+                head_bias=self.head_bias,
+            )[name]
 
         names = {"embedding": True, "head": not self.tied, "head_bias": self.head_bias}
         self.table = {name: self.param(name, make, name) for name, own in names.items() if own}

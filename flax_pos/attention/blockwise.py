@@ -362,9 +362,11 @@ def _pad(x: jax.Array, block: int, axis: int, value: int = 0) -> jax.Array:
 
 def _pad_by_last(x: jax.Array, block: int, axis: int) -> jax.Array:
     extra = -x.shape[axis] % block
+    if not extra:
+        return x
     last = jax.lax.slice_in_dim(x, x.shape[axis] - 1, x.shape[axis], axis=axis)
     more = (*x.shape[:axis], extra, *x.shape[axis + 1 :])
-    return jnp.concatenate([x, jnp.broadcast_to(last, more)], axis) if extra else x
+    return jnp.concatenate([x, jnp.broadcast_to(last, more)], axis)
 
 
 def _pad_coords(at: Coords, block: int, axis: int) -> Coords:

@@ -14,6 +14,7 @@ from flax_pos.attention.dense import attend_dense
 from flax_pos.attention.kernels import attend_library, attend_splash, refusal
 from flax_pos.attention.mask import Reach
 from flax_pos.functional.embedding import check_cap
+from flax_pos.functional.positions import holds_positions
 from flax_pos.scheme import Scheme, check_scheme
 from flax_pos.types import Coords, Params
 
@@ -209,8 +210,7 @@ def _check_coords(name: str, at: Coords) -> None:
         raise TypeError(
             f"{name}.index must be int32, the order of the tokens and -1 on padding; got {index}"
         )
-    real = jnp.issubdtype(pos, jnp.floating) or jnp.issubdtype(pos, jnp.signedinteger)
-    if not real or pos.itemsize < 4:
+    if not holds_positions(pos):
         raise TypeError(
             f"{name}.pos must be int32, or float32 for tokens placed at real numbers; got {pos}"
         )

@@ -122,9 +122,10 @@ def init_positions(plan: LayerPlan, key: jax.Array, dims: Dims) -> Params:
 
 def _init_part(part: Scheme, key: jax.Array, dims: Dims, count: int) -> Params:
     model_key, layer_key = jax.random.split(key)
+    checked = lambda hook, key: contract.check_params(part, hook, getattr(part, hook)(key, dims))
     return {
-        "model": part.init_model(model_key, dims),
-        "layers": jax.vmap(lambda k: part.init_layer(k, dims))(jax.random.split(layer_key, count)),
+        "model": checked("init_model", model_key),
+        "layers": jax.vmap(lambda k: checked("init_layer", k))(jax.random.split(layer_key, count)),
     }
 
 
@@ -172,7 +173,7 @@ def _adopt_part(plan, params, part: Scheme, part_of, number: int, dims: Dims) ->
             found = {**found, "layers": own}
     if _shapes(found) != _shapes(needed):
         raise ValueError(
-            f"scheme {part.name or type(part).__name__!r} needs the parameters "
+            f"{contract.named(part)} needs the parameters "
             f"{_shapes(needed)}, but the model has {_shapes(found)}; "
             "build a model with this scheme instead of overriding its own"
         )
@@ -320,7 +321,7 @@ def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:
     for part in plan.parts:
         if length > max_len and not part.unbounded:
             raise ValueError(
-                f"{length} tokens, but scheme {part.name or type(part).__name__!r} has positions "
+                f"{length} tokens, but {contract.named(part)} has positions "
                 f"0 .. {max_len - 1} only (max_len={max_len}); shorten the input, raise max_len "
                 "before training, or use a scheme without a limit"
             )

@@ -173,14 +173,13 @@ def unembed(
         raise ValueError(f"h has width {h.shape[-1]}, the head {rows.shape[-1]}")
     wide = np.promote_types(h.dtype, np.float32)
     logits = jnp.einsum("...d,vd->...v", h, rows.astype(h.dtype), preferred_element_type=wide)
-    if "head_bias" not in params:
-        return cap_logits(logits, scale, softcap).astype(dtype)
-    bias = params["head_bias"][:vocab_size]
-    if bias.shape != rows.shape[:1]:
-        raise ValueError(f"head_bias has shape {bias.shape}, the head {rows.shape[0]} tokens")
-    bias = bias.astype(wide).reshape((1,) * (logits.ndim - 1) + bias.shape)
-    logits = cap_logits(logits, scale, None) + bias
-    return cap_logits(logits, 1.0, softcap).astype(dtype)
+    logits = cap_logits(logits, scale, None)
+    if "head_bias" in params:
+        bias = params["head_bias"][:vocab_size]
+        if bias.shape != rows.shape[:1]:
+            raise ValueError(f"head_bias has shape {bias.shape}, the head {rows.shape[0]} tokens")
+        logits += bias.astype(wide).reshape((1,) * (logits.ndim - 1) + bias.shape)
+    return cap_logits(logits, 1, softcap).astype(dtype)
 
 
 def cap_logits(logits, scale, softcap):

@@ -12,6 +12,12 @@ from jaxtyping import Array, Bool, Int, Integer
 from flax_pos.functional.shapes import slots
 
 
+def holds_positions(dtype: Any) -> bool:
+    """Whether positions stay exact in `dtype`: signed integers, or floats, of at least 32 bits."""
+    real = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.signedinteger)
+    return real and dtype.itemsize >= 4
+
+
 def positions_from_mask(
     mask: Bool[ArrayLike, "*B T"] | Integer[ArrayLike, "*B T"],
     *,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import traceback
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flax_pos.lab.errors import UserError
+from flax_pos.scheme.contract import HookError
 
 PACKAGE = "flax_pos"
 
@@ -24,10 +26,14 @@ def code_of(*things: Any) -> dict[str, str]:
     Returns:
       a digest of each file by the class's name; none where Python cannot find the file.
     """
-    return {
-        f"{kind.__module__}.{kind.__qualname__}": hashlib.sha256(file.read_bytes()).hexdigest()
-        for kind, file in _own(*things)
-    }
+    return {f"{kind.__module__}.{kind.__qualname__}": digest(file) for kind, file in _own(*things)}
+
+
+@functools.cache
+def digest(file: Path) -> str:
+    """Of what the file holds when it is first asked for: what this process has imported, also
+    where the file is edited while it runs."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _own(*things: Any) -> Iterator[tuple[type, Path]]:
@@ -45,8 +51,8 @@ def _own(*things: Any) -> Iterator[tuple[type, Path]]:
 
 @contextlib.contextmanager
 def told_in_one_line(*things: Any):
-    """Tells an error in a user's scheme or task in one line with the place, in the file of one of
-    `things`; others pass.
+    """Tells an error in a user's scheme or task in one line: what a hook returned wrong, or the
+    place in the file of one of `things`; other errors pass.
 
     Raises:
       UserError: what failed and where.
@@ -55,6 +61,8 @@ def told_in_one_line(*things: Any):
         yield
     except UserError:
         raise
+    except HookError as error:
+        raise UserError(str(error)) from error
     except Exception as error:
         files = {str(file) for _, file in _own(*things)}
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]

@@ -5,7 +5,7 @@ import datetime
 import hashlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,12 +14,12 @@ from rich.console import Console
 from flax_pos.lab import tomlio
 from flax_pos.lab.checkpoint import Checkpoints
 from flax_pos.lab.config import Config, absolute
-from flax_pos.lab.environment import cpu_cores, describe, made_with
+from flax_pos.lab.environment import describe, made_with
 from flax_pos.lab.errors import UserError, full_disk_is_one_line, new_folder, suggest
 from flax_pos.lab.lock import alone
 from flax_pos.lab.members import Entry, make_entries, make_members
-from flax_pos.lab.own import code_of, told_in_one_line
-from flax_pos.lab.placement import Placement, measure, place, prepare_cpu
+from flax_pos.lab.placement import Placement, measure, place
+from flax_pos.lab.plan import Plan, make_plan
 from flax_pos.lab.program import Model, Program, State, blank_state
 from flax_pos.lab.progress import RunProgress, counted, duration
 from flax_pos.lab.records import Records, write_atomic, write_json
@@ -27,10 +27,8 @@ from flax_pos.lab.results import CONFIG, ENVIRONMENT, METRICS, read_run
 from flax_pos.lab.scalars import Scalars, model_names
 from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.tasks import Evaluation, Loaded
-from flax_pos.lab.tasks.check import load_checked
-from flax_pos.nnx import CausalLM, ModelConfig
+from flax_pos.nnx import CausalLM
 from flax_pos.scheme import to_dict
-from flax_pos.scheme.contract import HookError
 
 
 class Interrupted(Exception):
@@ -39,61 +37,6 @@ class Interrupted(Exception):
     def __init__(self, folder: Path):
         super().__init__(str(folder))
         self.folder = folder
-
-
-class Plan(NamedTuple):
-    """A config whose parts have been read and found to fit each other."""
-
-    config: Config
-    entries: tuple[Entry, ...]
-    loaded: Loaded
-    model: ModelConfig
-    evaluation: Evaluation
-
-    def tokens(self, entry: Entry, updates: int) -> int:
-        """How many all models of a scheme are trained on in so many updates."""
-        train = self.config.train
-        models = len(entry.points) * train.models
-        return updates * models * train.batch_size * self.config.task.train_length
-
-
-def make_plan(config: Config) -> Plan:
-    """Reads the data and checks everything that can be checked without computing.
-
-    Sets JAX up for CPU, so it comes before anything is computed.
-
-    Raises:
-      UserError: what is wrong, in one line.
-    """
-    entries = make_entries(config)
-    prepare_cpu(max(len(e.points) for e in entries) * config.train.models, cpu_cores())
-    loaded, evaluation = load_checked(config.task, config.train.batch_size)
-    model = config.model.resolve(config.task, loaded.vocab_size)
-    plan = Plan(config, entries, loaded, model, evaluation)
-    for entry in entries:
-        try_out(plan, entry)
-    return plan
-
-
-def try_out(plan: Plan, entry: Entry) -> None:
-    """Traces one forward of one model.
-
-    Raises:
-      UserError: the scheme does not fit the model.
-    """
-
-    def forward():
-        model = Model(plan.model, entry.scheme)
-        ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
-        return model.with_params(model.init(jax.random.key(0)))(ids, length=ids.shape[1])
-
-    try:
-        with told_in_one_line(entry.scheme):
-            jax.eval_shape(forward)
-    except (HookError, UserError) as error:
-        raise UserError(str(error)) from error
-    except ValueError as error:
-        raise UserError(f"scheme {entry.label!r} does not fit this model: {error}") from error
 
 
 def start(
@@ -134,13 +77,13 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
     write_json(folder / ENVIRONMENT, environment)
     events = records.read()
     if not any(e["event"] == "data" for e in events):
-        records.append("data", about=plan.loaded.about, code=_code(plan))
+        records.append("data", about=plan.loaded.about, code=plan.code)
     began_with = next((e for e in events if e["event"] == "data"), {})
     about = began_with.get("about", plan.loaded.about)
     if about.get("sha256") != plan.loaded.about.get("sha256"):
         raise UserError(f"the data of run {str(folder)!r} has changed since it began")
     for name, digest in began_with.get("code", {}).items():
-        if _code(plan).get(name) != digest:
+        if plan.code.get(name) != digest:
             raise UserError(
                 f"the code of {name} has changed since run {str(folder)!r} began; start another run"
             )
@@ -157,13 +100,13 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
         soft_wrap=True,
     )
     began = time.monotonic()
-    programs = [(train.steps, plan.tokens(entry, train.steps)) for entry in plan.entries]
+    programs = [plan.updates_and_tokens(entry) for entry in plan.entries]
     with full_disk_is_one_line(folder):
         with StopSignal() as stop, RunProgress(console, programs) as progress:
             inner = train.placement
-            for entry in plan.entries:
+            for entry, program in zip(plan.entries, programs, strict=True):
                 if entry.label in finished:
-                    progress.skip(*programs[plan.entries.index(entry)], whole=True)
+                    progress.skip(*program, whole=True)
                     continue
                 board = folder / "tensorboard" if tensorboard else None
                 scheme_run = SchemeRun(plan, entry, folder, records, progress, stop, board)
@@ -175,10 +118,6 @@ def _execute(plan: Plan, folder: Path, console: Console, tensorboard: bool) -> P
         soft_wrap=True,
     )
     return folder
-
-
-def _code(plan: Plan) -> dict[str, str]:
-    return code_of(plan.config.task, *(entry.scheme for entry in plan.entries))
 
 
 class SchemeRun:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flax_pos.functional.positions import holds_positions
 from flax_pos.scheme.base import Scheme
 from flax_pos.types import Coords
 
@@ -17,13 +18,31 @@ class HookError(ValueError):
     """A hook returned what the engine cannot use: the message names scheme, hook and shape."""
 
 
+def check_params(scheme: Scheme, hook: str, params: Any) -> Any:
+    """`params` as they are; raises HookError unless they are a dict, nested or not, of floating
+    arrays, which is what training can change."""
+    if not isinstance(params, dict):
+        raise HookError(
+            f"{named(scheme)}: its hook {hook} must return a dict of parameters; "
+            f"got {type(params).__name__}"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise HookError(
+                f"{named(scheme)}: its hook {hook} must return floating parameters; "
+                f"{name!r} is {dtype}"
+            )
+    return params
+
+
 def check_positions(scheme: Scheme, pos: Any, shape: tuple[int, ...]) -> None:
     """Raises HookError unless the hook `positions` returned `*B T` numbers of at least 32 bits."""
     _check_shape(scheme, "positions", pos, "*B T", shape)
-    real = jnp.issubdtype(pos.dtype, jnp.floating) or jnp.issubdtype(pos.dtype, jnp.signedinteger)
-    if not real or pos.dtype.itemsize < 4:
+    if not holds_positions(pos.dtype):
         raise HookError(
-            f"{_name(scheme)}: its hook positions must return int32, or float32 for tokens placed "
+            f"{named(scheme)}: its hook positions must return int32, or float32 for tokens placed "
             f"at real numbers; got {pos.dtype}"
         )
 
@@ -52,7 +71,7 @@ def check_array(
     wide = jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize >= 4
     if not (wide if dtype is None else value.dtype == dtype):
         raise HookError(
-            f"{_name(scheme)}: its hook {hook} must return {dtype or 'float32'}; got {value.dtype}"
+            f"{named(scheme)}: its hook {hook} must return {dtype or 'float32'}; got {value.dtype}"
         )
 
 
@@ -62,7 +81,7 @@ def check_leaves(
     """Raises HookError unless a hook returned a dict of arrays `*B T ...`; `shape` is `*B T`."""
     if not isinstance(feats, dict):
         raise HookError(
-            f"{_name(scheme)}: its hook {hook} must return {part}a dict of arrays; "
+            f"{named(scheme)}: its hook {hook} must return {part}a dict of arrays; "
             f"got {type(feats).__name__}"
         )
     for name, tree in feats.items():
@@ -71,7 +90,7 @@ def check_leaves(
             head = found[: len(shape)]
             if not _fits(head, shape, True) or head[-1] != shape[-1]:
                 raise HookError(
-                    f"{_name(scheme)}: its hook {hook} must return {part}arrays that begin with "
+                    f"{named(scheme)}: its hook {hook} must return {part}arrays that begin with "
                     f"*B T = {shape}; {name!r} has shape {found}"
                 )
 
@@ -80,7 +99,7 @@ def check_coords(scheme: Scheme, at: Any, shape: tuple[int, ...]) -> None:
     """Raises HookError unless the hook `coords` returned Coords whose feats are `*B T ...`."""
     if not isinstance(at, Coords):
         raise HookError(
-            f"{_name(scheme)}: its hook coords must return Coords, such as "
+            f"{named(scheme)}: its hook coords must return Coords, such as "
             f"at._replace(feats={{**at.feats, ...}}); got {type(at).__name__}"
         )
     check_leaves(scheme, "coords", at.feats, shape, "Coords whose feats are ")
@@ -90,7 +109,7 @@ def check_scores(scheme: Scheme, value: Any, shape: tuple[int, ...]) -> None:
     """Raises HookError unless the hook `scores` returned scores `*B N T S` and a carry."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise HookError(
-            f"{_name(scheme)}: its hook scores must return two things, the scores and the carry; "
+            f"{named(scheme)}: its hook scores must return two things, the scores and the carry; "
             f"got {type(value).__name__}"
         )
     check_array(scheme, "scores", value[0], "*B N T S", shape)
@@ -103,7 +122,7 @@ def _check_shape(scheme, hook, value, axes, shape, stretch=False) -> None:
         ones = " (or 1 where it does not differ)" if stretch else ""
         got = f"shape {found}" if found is not None else type(value).__name__
         raise HookError(
-            f"{_name(scheme)}: its hook {hook} must return {axes} = ({sizes}){ones}; got {got}"
+            f"{named(scheme)}: its hook {hook} must return {axes} = ({sizes}){ones}; got {got}"
         )
 
 
@@ -113,8 +132,9 @@ def _fits(found: tuple, shape: tuple, stretch: bool) -> bool:
     )
 
 
-def _name(scheme: Scheme) -> str:
-    return f"scheme {(scheme.name or type(scheme).__name__)!r}"
+def named(scheme: Scheme) -> str:
+    """How messages call a scheme."""
+    return f"scheme {scheme.name or type(scheme).__name__!r}"
 
 
 __all__ = [
@@ -122,6 +142,8 @@ __all__ = [
     "check_array",
     "check_coords",
     "check_leaves",
+    "check_params",
     "check_positions",
     "check_scores",
+    "named",
 ]

@@ -204,6 +204,19 @@ def test_one_query_against_a_long_cache_is_dense(chosen):
     assert chosen == ["dense"]
 
 
+def test_decoding_of_many_rows_against_a_long_cache_is_dense(chosen):
+    """Its scores are many, but fewer than the numbers in k."""
+
+    def run():
+        q, k, v = arrays(batch=(16,), length=70_000)
+        at = coords(batch=(16,), length=70_000)
+        q_at = jax.tree.map(lambda a: a[:, -1:], at)
+        return attend(NONE, {}, q[:, -1:], k, v, q_at, at)
+
+    jax.eval_shape(run)
+    assert chosen == ["dense"]
+
+
 # What a scheme prescribes ------------------------------------------------------------------------
 
 

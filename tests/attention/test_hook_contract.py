@@ -103,6 +103,14 @@ def test_of_a_layer(case, implementation):
 
 
 OF_A_MODEL = {
+    "parameters that are an array": (
+        {"init_layer": lambda self, key, dims: jnp.ones(dims.heads)},
+        "hook init_layer must return a dict of parameters; got ",
+    ),
+    "integer parameters": (
+        {"init_model": lambda self, key, dims: {"a": {"b": jnp.arange(3)}}},
+        "hook init_model must return floating parameters; 'a.b' is int32",
+    ),
     "positions of one row": (
         {"positions": lambda self, index, *, length: index[0]},
         "hook positions must return *B T = (4, 5); got shape (5,)",

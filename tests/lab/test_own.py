@@ -10,7 +10,7 @@ from rich.console import Console
 from flax_pos.lab.config import load_imports
 from flax_pos.lab.grid.config import GridConfig, grid_from_table
 from flax_pos.lab.grid.execute import prepare, resume_grid, start_grid
-from flax_pos.lab.own import code_of, told_in_one_line
+from flax_pos.lab.own import code_of, digest, told_in_one_line
 from flax_pos.lab.results import _summary
 from flax_pos.lab.run import start
 from flax_pos.lab.tasks import base as tasks
@@ -83,6 +83,7 @@ def write(tmp_path):
     def write(name: str, text: str) -> str:
         path = tmp_path / name
         path.write_text(text)
+        digest.cache_clear()  # as if another process had begun after it
         return str(path)
 
     return write
@@ -171,6 +172,15 @@ def test_code_of_own_files_counts_wherever_it_is_nested(write):
     assert code_of(get_scheme("rope")(), get_task("copy")()) == {}
     write("own_scheme.py", SCHEME.format(result="-gap[..., None, :, :]"))
     assert code_of(nested) != before
+
+
+def test_a_file_edited_while_it_is_in_use_stands_for_what_was_imported(write):
+    file = write("own_scheme.py", SCHEME.format(result="gap[..., None, :, :]"))
+    load_imports([file])
+    before = code_of(get_scheme("mine")())
+    with open(file, "a") as edited:
+        edited.write("# more\n")
+    assert code_of(get_scheme("mine")()) == before
 
 
 def test_a_run_whose_code_changed_is_not_gone_on_with(fails, write, tiny, change, tmp_path):

@@ -18,9 +18,10 @@ from flax_pos.lab.grid.last import cut
 from flax_pos.lab.grid.results import best_point
 from flax_pos.lab.members import Members, make_members, parse_scheme
 from flax_pos.lab.placement import place
+from flax_pos.lab.plan import Plan
 from flax_pos.lab.program import Model, Params, Program, blank_state
 from flax_pos.lab.records import Records
-from flax_pos.lab.run import Interrupted, Plan, SchemeRun, result_rows
+from flax_pos.lab.run import Interrupted, SchemeRun, result_rows
 from flax_pos.scheme import Scheme
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from rich.console import Console
 
 from flax_pos.lab import tomlio
@@ -20,15 +19,14 @@ from flax_pos.lab.grid.results import GRID, PLAN
 from flax_pos.lab.lock import alone
 from flax_pos.lab.members import make_entries, parse_scheme
 from flax_pos.lab.placement import prepare_cpu
-from flax_pos.lab.program import Model
+from flax_pos.lab.plan import Plan, try_extension, try_out
 from flax_pos.lab.progress import RunProgress, counted, duration
 from flax_pos.lab.records import Records, write_atomic, write_json
 from flax_pos.lab.results import ENVIRONMENT, METRICS
-from flax_pos.lab.run import Interrupted, Plan, SchemeRun, try_out
+from flax_pos.lab.run import Interrupted, SchemeRun
 from flax_pos.lab.stop import StopSignal
 from flax_pos.lab.tasks import Evaluation, Loaded
 from flax_pos.lab.tasks.check import load_checked
-from flax_pos.scheme import Scheme
 
 
 class Prepared(NamedTuple):
@@ -65,25 +63,8 @@ def prepare(grid: GridConfig) -> Prepared:
         plan = prepared.plan(cell)
         try_out(plan, plan.entries[0])
         for label, extension in extensions_of(grid, cell).items():
-            _try_extension(plan, label, parse_scheme(extension.scheme))
+            try_extension(plan, plan.entries[0], label, parse_scheme(extension.scheme))
     return prepared
-
-
-def _try_extension(plan: Plan, label: str, scheme: Scheme) -> None:
-    """Traces a forward of the trained model with another scheme."""
-    trained = Model(plan.model, plan.entries[0].scheme)
-
-    def forward():
-        ids = jax.numpy.zeros((1, plan.config.task.train_length), np.int32)
-        params = trained.init(jax.random.key(0))
-        return Model(plan.model, scheme).with_params(params)(ids, length=ids.shape[1])
-
-    try:
-        jax.eval_shape(forward)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"extension {label!r} does not fit a trained {plan.entries[0].label!r}: {error}"
-        ) from error
 
 
 def start_grid(
@@ -131,7 +112,8 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
 
     environment = describe()
     cells = prepared.cells
-    programs = [_updates_and_tokens(prepared.plan(cell)) for cell in cells]
+    plans = map(prepared.plan, cells)
+    programs = [plan.updates_and_tokens(plan.entries[0]) for plan in plans]
     steps = sum(updates for updates, _ in programs)
     console.print(
         f"{counted(len(cells), 'cell')} ({counted(len(prepared.grid.tasks), 'task')}, "
@@ -161,11 +143,6 @@ def _execute(prepared: Prepared, folder: Path, console: Console, tensorboard: bo
     return folder
 
 
-def _updates_and_tokens(plan: Plan) -> tuple[int, int]:
-    updates = plan.config.train.steps
-    return updates, plan.tokens(plan.entries[0], updates)
-
-
 def cell_folder(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / cell.key
 
@@ -188,7 +165,7 @@ def _run_cell(
     plan = prepared.plan(cell)
     events = records.read()
     if any(e["event"] == "result" for e in events):
-        progress.skip(*_updates_and_tokens(plan), whole=True)
+        progress.skip(*plan.updates_and_tokens(plan.entries[0]), whole=True)
     else:
         inner = SchemeRun(plan, plan.entries[0], folder, records, progress, stop, board).run(inner)
     measure_after(prepared.grid, cell, plan, folder, records, progress, stop, inner)
