@@ -29,18 +29,30 @@ HOMES = {
     **dict.fromkeys(PRETRAINED, "flax_pos.interop.commands"),
 }
 """Modules of the commands that are not in `flax_pos.lab.commands`."""
-BAD_INPUT, STOPPED = 2, 130
+READER_LEFT, BAD_INPUT, STOPPED = 1, 2, 130
 NEEDED = ("tyro", "rich", "matplotlib", "orbax", "tokenizers")
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "flax-pos") -> int:
-    """Runs one command and returns its exit code: 2 for bad input, 130 when stopped.
+    """Runs one command and returns its exit code: 2 for bad input, 130 when stopped, 1 when what
+    reads its output goes away.
 
     Args:
       argv: the command and its options; None: those of this process.
       prog: the name that messages begin with; that of a script which stands for one command.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _main(list(sys.argv[1:] if argv is None else argv), prog)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python writes what is left once more at its exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+
+
+def _main(argv: Sequence[str], prog: str) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(_usage(prog))
         return 0 if argv else BAD_INPUT

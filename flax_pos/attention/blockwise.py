@@ -10,6 +10,7 @@ First-order gradients in reverse mode are what this is made for. Reverse over re
 keeps every step of the loops; `jax.jvp` does not work: the dense form has both.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from jax.core import eval_jaxpr
 
 from flax_pos.attention.dense import LOWEST, block_scores, block_sums
 from flax_pos.attention.mask import Reach
+from flax_pos.functional.shapes import shapes_inside
 from flax_pos.scheme import Scheme
 from flax_pos.types import Coords, Params
 
@@ -49,21 +51,26 @@ def attend_blockwise(
     scale,
     softcap,
     sinks,
-    block_q: int,
-    block_k: int,
+    block_q: int | None,
+    block_k: int | None,
 ) -> jax.Array:
-    """`attend` by blocks of `block_q` queries and `block_k` keys; arguments as resolved by it."""
-    axis, t = q.ndim - 3, q.shape[-3]
-    block_q, block_k = min(block_q, t), min(block_k, k.shape[-3])
-    queries = _pad(q, block_q, axis), _pad_coords(q_at, block_q, axis)
-    keys = _pad(k, block_k, axis), _pad_coords(k_at, block_k, axis)
-    v = _pad(v, block_k, axis)
+    """`attend` by blocks of `block_q` queries and `block_k` keys (None: chosen here); arguments as
+    resolved by it."""
 
     def score(queries, keys, mask, carry):
         (q, q_at), (k, k_at) = queries, keys
         return block_scores(
             scheme, params, q, k, q_at, k_at, mask, carry, scale=scale, softcap=softcap
         )
+
+    axis, t = q.ndim - 3, q.shape[-3]
+    if block_q is None or block_k is None:
+        default_q, default_k = _block_sizes(score, reach, (q, q_at), (k, k_at), axis)
+        block_q, block_k = block_q or default_q, block_k or default_k
+    block_q, block_k = min(block_q, t), min(block_k, k.shape[-3])
+    queries = _pad(q, block_q, axis), _pad_coords(q_at, block_q, axis)
+    keys = _pad(k, block_k, axis), _pad_coords(k_at, block_k, axis)
+    v = _pad(v, block_k, axis)
 
     def mix(queries, keys, weights, v):
         return block_sums(scheme, params, weights, v, queries[1], keys[1])
@@ -72,6 +79,7 @@ def attend_blockwise(
         # A block that no query sees leaves the carry as it was, here as it is at first.
         rows, columns = _take(queries, i, block_q, axis), _take(keys, 0, block_k, axis)
         mask = jnp.zeros_like(reach.allowed(rows[1], columns[1]))
+        mask = jax.lax.optimization_barrier(mask)  # XLA would work the carry out as it compiles
         return score(rows, columns, mask, None)[1]
 
     def example(first):
@@ -90,6 +98,28 @@ def attend_blockwise(
     env = scores_env, sums_env
     out = _differentiable(engine, Operands(env, queries, keys, v, first, sinks))
     return jax.lax.slice_in_dim(out, 0, t, axis=axis)
+
+
+def _block_sizes(score: Callable, reach: Reach, queries, keys, axis: int) -> tuple[int, int]:
+    """Block sizes (queries, keys) when none are given: large enough to keep the matrix products
+    busy, and smaller by as much as a scheme's hooks hold at once beside the scores, such as the
+    hidden layer of a network for each pair of tokens."""
+    block_q, block_k = (512, 256) if jax.default_backend() == "cpu" else (512, 512)
+
+    def one_block(queries, keys):
+        rows = _take(queries, 0, min(block_q, queries[0].shape[axis]), axis)
+        columns = _take(keys, 0, min(block_k, keys[0].shape[axis]), axis)
+        return score(rows, columns, reach.allowed(rows[1], columns[1]), None)[0]
+
+    traced = jax.make_jaxpr(one_block)(queries, keys)
+    # An exported program leaves its batch open.
+    size = lambda shape: math.prod(n for n in shape if isinstance(n, int))
+    scores = size(traced.out_avals[0].shape)
+    held = max(map(size, shapes_inside(traced.jaxpr)), default=0)
+    while held >= 2 * scores and block_q > 64:
+        block_q, block_k = (block_q // 2, block_k) if block_q > block_k else (block_q, block_k // 2)
+        held /= 2
+    return block_q, block_k
 
 
 def _differentiable(engine: "_Engine", operands: Operands) -> jax.Array:

@@ -27,12 +27,6 @@ FEW_PAIRS = 256 * 256
 """With fewer query-key pairs than this there are too few blocks to skip any."""
 
 
-def block_sizes() -> tuple[int, int]:
-    """Block sizes (queries, keys) when none are given: what fits a core's cache on a CPU, what
-    keeps a loop of kernels busy on an accelerator."""
-    return (256, 128) if jax.default_backend() == "cpu" else (512, 512)
-
-
 def attend(
     scheme: Scheme,
     params: Params,
@@ -157,15 +151,14 @@ def attend(
     if implementation == "dense":
         return attend_dense(*args, reach=reach, scale=scale, softcap=softcap, sinks=sinks)
     if implementation == "blockwise":
-        default_q, default_k = block_sizes()
         return attend_blockwise(
             *args,
             reach=reach,
             scale=scale,
             softcap=softcap,
             sinks=sinks,
-            block_q=_positive("block_q", block_q) or default_q,
-            block_k=_positive("block_k", block_k) or default_k,
+            block_q=_positive("block_q", block_q),
+            block_k=_positive("block_k", block_k),
         )
     reason = refuses(implementation)
     if reason is not None:

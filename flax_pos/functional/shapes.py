@@ -4,6 +4,8 @@ What is made out of nothing is made like an array that is there, so that it lies
 one does: under a mesh with explicit axes the two would not meet otherwise.
 """
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 
@@ -25,4 +27,15 @@ def slots(x: jax.Array) -> jax.Array:
     return jnp.zeros_like(x, jnp.int32) + counted
 
 
-__all__ = ["beside", "beside_scores", "slots"]
+def shapes_inside(jaxpr) -> Iterator[tuple[int, ...]]:
+    """The shape of everything that a jaxpr computes, in the bodies of its loops and calls too."""
+    for equation in jaxpr.eqns:
+        for var in equation.outvars:
+            yield getattr(var.aval, "shape", ())
+        is_jaxpr = lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")
+        for value in jax.tree.leaves(equation.params, is_leaf=is_jaxpr):
+            if is_jaxpr(value):
+                yield from shapes_inside(getattr(value, "jaxpr", value))
+
+
+__all__ = ["beside", "beside_scores", "shapes_inside", "slots"]

@@ -236,6 +236,8 @@ def load_imports(names: Sequence[str]) -> None:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 raise UserError(f"cannot import {name!r}: {error}") from None
+            except (Exception, SystemExit) as error:
+                raise _fails_on_import(name, error) from error
             _check_registered(name, before)
             continue
         if not path.is_file():
@@ -255,10 +257,14 @@ def load_imports(names: Sequence[str]) -> None:
         sys.modules[path.stem] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[path.stem]
-            raise UserError(f"{name} fails on import: {type(error).__name__}: {error}") from error
+            raise _fails_on_import(name, error) from error
         _check_registered(name, before)
+
+
+def _fails_on_import(name: str, error: BaseException) -> UserError:
+    return UserError(f"{name} fails on import: {type(error).__name__}: {error}")
 
 
 def _check_registered(name: str, before: tuple[tuple[str, ...], tuple[str, ...]]) -> None:

@@ -63,7 +63,7 @@ def told_in_one_line(*things: Any):
         raise
     except HookError as error:
         raise UserError(str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         files = {str(file) for _, file in _own(*things)}
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
         if not frames:

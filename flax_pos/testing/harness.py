@@ -1,5 +1,6 @@
 """One attention layer around a scheme, in every form that the checks compare."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ class Inputs(NamedTuple):
     ids: jax.Array
 
 
-def make_inputs(
+def new_inputs(
     scheme: Scheme,
     *,
     seed: int = 0,
@@ -64,6 +65,10 @@ def make_inputs(
         index=jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length)),
         ids=jax.random.randint(keys[5], (batch, length), 0, 10, jnp.int32),
     )
+
+
+make_inputs = functools.lru_cache(new_inputs)
+"""`new_inputs`, made once for all checks; not for use while something is traced."""
 
 
 def project(x: jax.Array, weights: dict[str, jax.Array]) -> list[jax.Array]:

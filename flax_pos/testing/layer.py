@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flax_pos.functional.shapes import shapes_inside
 from flax_pos.scheme import Scheme
 from flax_pos.testing.harness import (
     BATCH,
@@ -19,6 +20,7 @@ from flax_pos.testing.harness import (
     differ,
     forward,
     make_inputs,
+    new_inputs,
     place,
     project,
     value_and_gradients,
@@ -80,31 +82,21 @@ def check_memory(scheme: Scheme) -> None:
     """Nothing of size T x T in the blockwise form and its gradient, judged by their jaxpr."""
     length, block = 320, 32
     dims = DIMS._replace(max_len=length)
-    inputs = jax.eval_shape(lambda: make_inputs(scheme, batch=1, length=length, dims=dims))
+    inputs = jax.eval_shape(lambda: new_inputs(scheme, batch=1, length=length, dims=dims))
     blocks = {"implementation": "blockwise", "block_q": block, "block_k": block}
     run = lambda inputs: value_and_gradients(scheme, inputs, dims=dims, **blocks)
-    for shape in _shapes(jax.make_jaxpr(run)(inputs).jaxpr):
+    for shape in shapes_inside(jax.make_jaxpr(run)(inputs).jaxpr):
         long_axes = sum(axis >= length for axis in shape)
         small = np.prod(shape, dtype=np.int64) < DIMS.heads * length * length // 2
         fits = long_axes < 2 and small
         assert fits, f"an array of shape {shape} at T = {length}"
 
 
-def _shapes(jaxpr):
-    for equation in jaxpr.eqns:
-        for var in equation.outvars:
-            yield getattr(var.aval, "shape", ())
-        is_jaxpr = lambda value: hasattr(value, "eqns") or hasattr(value, "jaxpr")
-        for value in jax.tree.leaves(equation.params, is_leaf=is_jaxpr):
-            if is_jaxpr(value):
-                yield from _shapes(getattr(value, "jaxpr", value))
-
-
 def check_explicit_mesh(scheme: Scheme) -> None:
     """Traces in every form, gradients too, under a mesh with explicit axes (what `jax.make_mesh`
     makes) and rows spread over it."""
     mesh = jax.make_mesh((1,), ("rows",), devices=jax.devices()[:1])
-    inputs = jax.eval_shape(lambda: make_inputs(scheme))
+    inputs = jax.eval_shape(lambda: new_inputs(scheme))
 
     def put(tree, *spec):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))

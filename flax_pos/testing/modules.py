@@ -31,16 +31,25 @@ def check_modules(scheme: Scheme) -> None:
         loss = lambda module: jnp.sum(layers(*module(inputs.x, ids=inputs.ids))[0])
         return nnx.grad(loss)(nnx.merge(graph, state))
 
-    plain = layers(*place(plan, params, DIMS, inputs.x, ids=inputs.ids))
-    merged = nnx.merge(graph, state)
-    assert_close(layers(*merged(inputs.x, ids=inputs.ids)), plain, "NNX module")
     own = jax.eval_shape(gradients, state)
     assert shapes(own) == shapes(state), "a parameter without a gradient"
     twin = linen.PositionEncoding(scheme, DIMS)
     own = jax.eval_shape(lambda: twin.init(jax.random.key(0), inputs.x, ids=inputs.ids))
     assert shapes(own) == shapes(params), "the Linen module has other parameters"
-    variables = {"params": {"position": params}}
-    assert_close(layers(*twin.apply(variables, inputs.x, ids=inputs.ids)), plain, "Linen module")
+
+    @jax.jit
+    def every_form(state, params, x, ids):
+        merged = nnx.merge(graph, state)
+        variables = {"params": {"position": params}}
+        return (
+            layers(*place(plan, params, DIMS, x, ids=ids)),
+            layers(*merged(x, ids=ids)),
+            layers(*twin.apply(variables, x, ids=ids)),
+        )
+
+    plain, merged, applied = every_form(state, params, inputs.x, inputs.ids)
+    assert_close(merged, plain, "NNX module")
+    assert_close(applied, plain, "Linen module")
 
 
 __all__ = ["check_modules"]

@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme, list_schemes
 from flax_pos.attention import Reach, prepare
+from flax_pos.functional.shapes import shapes_inside
 
 DIMS = Dims(width=12, heads=4, kv_heads=2, head_dim=6, layers=1, max_len=64)
 LENGTH = 12
@@ -61,6 +62,19 @@ def assert_equal(got, wanted, tolerance=1e-4):
         got,
         wanted,
     )
+
+
+@pytest.mark.parametrize("hidden", [1, 16, 32, 128])
+def test_what_a_scheme_holds_for_each_pair_makes_blocks_smaller(hidden):
+    """However wide its network, a block holds no more than two plain blocks of scores do."""
+    scheme, length = get_scheme("fire")(hidden=hidden), 2048
+    args = jax.eval_shape(lambda: (params_of(scheme), *inputs(1, length), index(1, length)))
+    run = lambda params, x, q, k, v, at: layer(
+        scheme, params, x, q, k, v, Coords(at, at), implementation="blockwise"
+    )
+    sizes = [np.prod(shape) for shape in shapes_inside(jax.make_jaxpr(run)(*args).jaxpr)]
+    plain = DIMS.heads * 512 * 256
+    assert plain / 8 <= max(sizes) < 2 * plain
 
 
 WINDOW, CHUNK = {"window": 4, "softcap": 2.0}, {"chunk": 5, "scale": 0.3}

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -246,3 +247,19 @@ def test_the_script_ends_with_one_line_and_code_2(tmp_path):
     assert done.returncode == 2
     assert done.stderr == "train_toy.py: error: unknown scheme 'rpoe'; did you mean 'rope'?\n"
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "unbuffered"), [(["--version"], ""), (["--version"], "1"), (["schemes", "--help"], "")]
+)
+def test_a_reader_that_leaves(argv, unbuffered):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "flax_pos.cli", *argv],
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stdout=closed,
+            stderr=subprocess.PIPE,
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"")

@@ -10,6 +10,7 @@ from rich.console import Console
 from flax_pos.lab.config import load_imports
 from flax_pos.lab.grid.config import GridConfig, grid_from_table
 from flax_pos.lab.grid.execute import prepare, resume_grid, start_grid
+from flax_pos.lab.grid.results import find_measured
 from flax_pos.lab.own import code_of, digest, told_in_one_line
 from flax_pos.lab.results import _summary
 from flax_pos.lab.run import start
@@ -98,6 +99,7 @@ def write(tmp_path):
             "does not differ); got shape (1, 64, 64)",
         ),
         ("gap @ gap[..., :3, :]", "own_scheme.py, line 13, in bias: TypeError: "),
+        ("exit(0)", "own_scheme.py, line 13, in bias: SystemExit: 0"),
         ("params['slope'] * gap", "own_scheme.py, line 13, in bias: KeyError: 'slope'"),
     ],
 )
@@ -109,6 +111,11 @@ def test_a_scheme_that_fails(fails, write, result, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"tokens": "size + 5"}, "ends in padding; `tokens` counts more ids than `example` makes"),
+        (
+            {"tokens": "size + 2.0", "joined": "join(6, token(BOS), answer)"},
+            "training sequences have 6.0 ids; `train_length`, or `tokens` of the largest size",
+        ),
         ({"tokens": "size + 1"}, "scored on the label at its id number 3; `tokens` must count"),
         (
             {"needed": "self.symbols"},
@@ -121,7 +128,7 @@ def test_a_scheme_that_fails(fails, write, result, message):
             "test sequences are 5 ids wide, and one is said to have 10",
         ),
         (
-            {"joined": "join(9 if largest < 5 else 10, token(BOS), answer)"},
+            {"joined": RIGHT["joined"].replace("self.tokens(largest)", "9 if largest < 5 else 10")},
             "ids of a training batch have shape (16, 9); they must have (16, 6)",
         ),
         ({"joined": "join(nowhere, answer)"}, "in example: NameError: name 'nowhere'"),
@@ -153,6 +160,17 @@ def test_an_import_that_registers_nothing(fails, write, monkeypatch, tmp_path, h
     name = file if how == "file" else "helper"
     line = fails("train", "--import", name, "--schemes", "mine")
     assert f"{name} registers neither a scheme nor a task" in line
+
+
+@pytest.mark.parametrize("error", ["exit(0)", "1 / 0"])
+@pytest.mark.parametrize("how", ["file", "module"])
+def test_an_import_that_fails(fails, write, monkeypatch, tmp_path, how, error):
+    file = write("helper.py", error)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = file if how == "file" else "helper"
+    line = fails("train", "--import", name, "--schemes", "mine")
+    kind = {"exit(0)": "SystemExit: 0", "1 / 0": "ZeroDivisionError: division by zero"}[error]
+    assert f"{name} fails on import: {kind}" in line
 
 
 def test_errors_of_the_package_keep_their_traceback():
@@ -219,6 +237,19 @@ def test_a_cell_has_another_key_where_its_files_changed(write):
     assert mine != first[1]
     write("words.txt", "other words in some order " * 400)
     assert set(keys()).isdisjoint([*first, none, mine])
+
+
+def test_what_was_measured_with_other_code_is_not_found(write):
+    file = write("own_scheme.py", SCHEME.format(result="gap[..., None, :, :]"))
+    load_imports([file])
+    made = {"event": "extension", "label": "later", "scheme": "mine"}
+    events = [{**made, "code": code_of(get_scheme("mine")()), "rows": []}]
+    find = lambda *changed: find_measured(events, *({**made, **dict(changed)}).values())
+    assert find() is events[0]
+    assert find(("label", "other")) is None
+    assert find(("scheme", "mine(slope=0.2)")) is None
+    write("own_scheme.py", SCHEME.format(result="-gap[..., None, :, :]"))
+    assert find() is None
 
 
 @pytest.mark.slow

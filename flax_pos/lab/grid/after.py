@@ -15,8 +15,9 @@ from flax_pos.lab.grid.cells import Cell, extensions_of
 from flax_pos.lab.grid.config import GridConfig
 from flax_pos.lab.grid.context import context_curves, stretches
 from flax_pos.lab.grid.last import cut
-from flax_pos.lab.grid.results import best_point
+from flax_pos.lab.grid.results import best_point, find_measured
 from flax_pos.lab.members import Members, make_members, parse_scheme
+from flax_pos.lab.own import code_of
 from flax_pos.lab.placement import place
 from flax_pos.lab.plan import Plan
 from flax_pos.lab.program import Model, Params, Program, blank_state
@@ -68,7 +69,6 @@ def measure_after(
       Interrupted: the user asked to stop; what was measured is kept.
     """
     events = records.read()
-    done = {(e["event"], e["label"], e["scheme"]) for e in events if "label" in e}
     others = {label: e.scheme for label, e in extensions_of(grid, cell).items()}
     schemes = {cell.label: cell.scheme, **others}
     last = "last" in grid.controls and cell.label == "rope"
@@ -77,7 +77,7 @@ def measure_after(
     wanted += [("anatomy", *item) for item in schemes.items()]
     text = plan.config.task.long_text(plan.loaded)
     wanted += [("context", *item) for item in schemes.items() if text is not None]
-    wanted = [item for item in wanted if item not in done]
+    wanted = [item for item in wanted if find_measured(events, *item) is None]
     if not wanted:
         return
     trained = _restore(plan, folder, inner)
@@ -93,7 +93,8 @@ def measure_after(
             found = _anatomy(trained.models(best), scheme)
         else:
             found = _context(trained.models(best), scheme, text)
-        records.append(event, label=label, scheme=text_of_scheme, **found)
+        code = code_of(scheme)
+        records.append(event, label=label, scheme=text_of_scheme, code=code, **found)
 
 
 def _restore(plan: Plan, folder: Path, inner) -> _Trained:

@@ -13,6 +13,7 @@ from flax_pos.lab.errors import UserError
 from flax_pos.lab.grid.cells import Cell, Kind, extensions_of, make_cells
 from flax_pos.lab.grid.config import GridConfig, load_grid
 from flax_pos.lab.members import parse_scheme
+from flax_pos.lab.own import code_of
 from flax_pos.lab.records import Records
 from flax_pos.lab.results import ENVIRONMENT, METRICS, Scored
 from flax_pos.lab.tasks import Task
@@ -97,14 +98,14 @@ class GridRun:
             if result is None:
                 continue
             own = _select(self.config, cell, result, events)
-            made = [own]
-            extra = [(label, "extension") for label in extensions_of(self.config, cell)]
-            for label, kind in (*extra, ("control: last", "control")):
-                for event in events:
-                    if event["event"] == "extension" and event["label"] == label:
-                        made.append(_extended(own, label, kind, event, best_point(result)))
-                        break
-            rows += [_with_measured(row, events) for row in made]
+            made = [(own, cell.scheme)]
+            others = extensions_of(self.config, cell).items()
+            extra = [(label, e.scheme, "extension") for label, e in others]
+            for label, scheme, kind in (*extra, ("control: last", cell.scheme, "control")):
+                event = find_measured(events, "extension", label, scheme)
+                if event is not None:
+                    made.append((_extended(own, label, kind, event, best_point(result)), scheme))
+            rows += [_with_measured(row, scheme, events) for row, scheme in made]
         return tuple(rows)
 
     @property
@@ -133,12 +134,22 @@ def _validation(result: dict[str, Any]) -> list[float]:
     return [float(np.mean(v)) if np.isfinite(v).all() else float("inf") for v in losses]
 
 
-def _with_measured(row: Row, events) -> Row:
+def find_measured(events, event: str, label: str, scheme: str) -> dict[str, Any] | None:
+    """The record of what was measured after training under this label, with the scheme (as the
+    settings write it) and its code as they are now; None where there is none."""
+    wanted = (event, label, scheme, code_of(parse_scheme(scheme)))
+    parts = lambda e: (e["event"], e.get("label"), e.get("scheme"), e.get("code", {}))
+    return next((e for e in events if parts(e) == wanted), None)
+
+
+def _with_measured(row: Row, scheme: str, events) -> Row:
     """The row with what was measured after training, where it has been."""
-    found = {e["event"]: e for e in events if e.get("label") == row.label}
-    curves = row.part["curves"] | found.get("context", {}).get("curves", {})
+    context, looked_at = (
+        find_measured(events, event, row.label, scheme) for event in ("context", "anatomy")
+    )
+    curves = row.part["curves"] | ({} if context is None else context["curves"])
     keys = ("lengths", "shift", "bands")
-    anatomy = {k: found["anatomy"][k] for k in keys} if "anatomy" in found else None
+    anatomy = None if looked_at is None else {k: looked_at[k] for k in keys}
     return dataclasses.replace(row, part=row.part | {"curves": curves}, anatomy=anatomy)
 
 

@@ -16,6 +16,13 @@ def load_checked(task: Task, batch_size: int) -> tuple[Loaded, Evaluation]:
         sequences of other lengths than it says.
     """
     with told_in_one_line(task):
+        length = task.train_length
+        if not isinstance(length, int | np.integer) or length < 1:
+            raise _wrong(
+                task,
+                f"training sequences have {length!r} ids; `train_length`, or `tokens` of the "
+                "largest size, must be a whole number of at least 1",
+            )
         loaded = task.load()
         evaluation = task.evaluation(loaded)
         _check_evaluation(task, loaded, evaluation)
@@ -43,6 +50,13 @@ def _check_evaluation(task: Task, loaded: Loaded, made: Evaluation) -> None:
             f"a test sequence said to have {made.length[row]} ids is scored on the label at its id "
             f"number {at + 1}; `tokens` must count every id but the last token, which is only a "
             "label",
+        )
+    last = np.arange(len(made.length)), made.length - 1
+    if not (made.ids[last] | made.labels[last] | made.scored[last]).any():
+        raise _wrong(
+            task,
+            f"each test sequence said to have {longest} ids or fewer ends in padding; `tokens` "
+            "counts more ids than `example` makes",
         )
     if not made.scored.any(axis=1).all():
         raise _wrong(task, "a test sequence has no label that is scored; mark the answer")

@@ -80,6 +80,15 @@ def test_rows_are_schemes_controls_and_extensions(finished):
     assert not rope.changed
 
 
+def test_an_extension_with_other_settings_is_not_the_one_measured(finished, tmp_path):
+    folder = tmp_path / "changed"
+    shutil.copytree(finished[0], folder)
+    settings = folder / "grid.toml"
+    settings.write_text(settings.read_text().replace("'factor': 2.0", "'factor': 4.0"))
+    labels = [row.label for row in read_grid(folder).rows]
+    assert labels == ["rope", "control: last", "alibi", "control: window"]
+
+
 def test_a_folder_is_for_one_process_at_a_time(finished):
     folder, _ = finished
     start = lambda: start_grid(grid_from_table(TABLE), folder, quiet())
