@@ -182,7 +182,7 @@ def show_tpu(schemes, options):
     import jax
     from jax.experimental import topologies
 
-    blocks = {"block_q": 512, "block_k": 512}  # as on the device itself
+    blocks = {"block_q": 512, "block_k": 512}  # as there, where a scheme holds no more than scores
     device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
     on_device = lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding)

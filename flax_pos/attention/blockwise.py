@@ -11,6 +11,7 @@ keeps every step of the loops; `jax.jvp` does not work: the dense form has both.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -106,14 +107,18 @@ def _block_sizes(score: Callable, reach: Reach, queries, keys, axis: int) -> tup
     hidden layer of a network for each pair of tokens."""
     block_q, block_k = (512, 256) if jax.default_backend() == "cpu" else (512, 512)
 
+    pair = min(block_q, queries[0].shape[axis]), min(block_k, keys[0].shape[axis])
+
     def one_block(queries, keys):
-        rows = _take(queries, 0, min(block_q, queries[0].shape[axis]), axis)
-        columns = _take(keys, 0, min(block_k, keys[0].shape[axis]), axis)
+        rows, columns = _take(queries, 0, pair[0], axis), _take(keys, 0, pair[1], axis)
         return score(rows, columns, reach.allowed(rows[1], columns[1]), None)[0]
 
+    def size(shape):
+        """Numbers held for all pairs of tokens; an exported program leaves its batch open."""
+        of_pairs = not Counter(pair) - Counter(shape)
+        return math.prod(n for n in shape if isinstance(n, int)) if of_pairs else 0
+
     traced = jax.make_jaxpr(one_block)(queries, keys)
-    # An exported program leaves its batch open.
-    size = lambda shape: math.prod(n for n in shape if isinstance(n, int))
     scores = size(traced.out_avals[0].shape)
     held = max(map(size, shapes_inside(traced.jaxpr)), default=0)
     while held >= 2 * scores and block_q > 64:
