@@ -17,8 +17,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import eval_jaxpr
 
+from flax_pos.attention.blocks import (
+    add_to,
+    blank_rows,
+    hoist,
+    merge,
+    nth,
+    pad,
+    pad_coords,
+    per_head,
+    split_floats,
+    take,
+    zeros_for,
+)
 from flax_pos.attention.dense import LOWEST, block_scores, block_sums
 from flax_pos.attention.mask import Reach
 from flax_pos.functional.shapes import shapes_inside
@@ -69,32 +81,32 @@ def attend_blockwise(
         default_q, default_k = _block_sizes(score, reach, (q, q_at), (k, k_at), axis)
         block_q, block_k = block_q or default_q, block_k or default_k
     block_q, block_k = min(block_q, t), min(block_k, k.shape[-3])
-    queries = _pad(q, block_q, axis), _pad_coords(q_at, block_q, axis)
-    keys = _pad(k, block_k, axis), _pad_coords(k_at, block_k, axis)
-    v = _pad(v, block_k, axis)
+    queries = pad(q, block_q, axis), pad_coords(q_at, block_q, axis)
+    keys = pad(k, block_k, axis), pad_coords(k_at, block_k, axis)
+    v = pad(v, block_k, axis)
 
     def mix(queries, keys, weights, v):
         return block_sums(scheme, params, weights, v, queries[1], keys[1])
 
     def first_carry(i):
         # A block that no query sees leaves the carry as it was, here as it is at first.
-        rows, columns = _take(queries, i, block_q, axis), _take(keys, 0, block_k, axis)
+        rows, columns = take(queries, i, block_q, axis), take(keys, 0, block_k, axis)
         mask = jnp.zeros_like(reach.allowed(rows[1], columns[1]))
         mask = jax.lax.optimization_barrier(mask)  # XLA would work the carry out as it compiles
         return score(rows, columns, mask, None)[1]
 
     def example(first):
-        rows = _take(queries, 0, block_q, axis)
-        columns, values = _take((keys, v), 0, block_k, axis)
-        mask, blank = reach.allowed(rows[1], columns[1]), _blank_rows(rows[0])
+        rows = take(queries, 0, block_q, axis)
+        columns, values = take((keys, v), 0, block_k, axis)
+        mask, blank = reach.allowed(rows[1], columns[1]), blank_rows(rows[0])
         weights = jnp.broadcast_to(blank[..., None], (*blank.shape, block_k))
-        return (rows, columns, mask, _at(first, 0)), (rows, columns, weights, values)
+        return (rows, columns, mask, nth(first, 0)), (rows, columns, weights, values)
 
     first_carry = jax.checkpoint(first_carry, prevent_cse=False)
     first = jax.lax.map(first_carry, jnp.arange(queries[0].shape[axis] // block_q))
     of_scores, of_mix = jax.eval_shape(example, first)
-    scores, scores_env = _hoist(score, *of_scores)
-    sums, sums_env = _hoist(mix, *of_mix)
+    scores, scores_env = hoist(score, *of_scores)
+    sums, sums_env = hoist(mix, *of_mix)
     engine = _Engine(scores, sums, reach, scheme.normalized, block_q, block_k, axis)
     env = scores_env, sums_env
     out = _differentiable(engine, Operands(env, queries, keys, v, first, sinks))
@@ -106,11 +118,10 @@ def _block_sizes(score: Callable, reach: Reach, queries, keys, axis: int) -> tup
     busy, and smaller by as much as a scheme's hooks hold at once beside the scores, such as the
     hidden layer of a network for each pair of tokens."""
     block_q, block_k = (512, 256) if jax.default_backend() == "cpu" else (512, 512)
-
     pair = min(block_q, queries[0].shape[axis]), min(block_k, keys[0].shape[axis])
 
     def one_block(queries, keys):
-        rows, columns = _take(queries, 0, pair[0], axis), _take(keys, 0, pair[1], axis)
+        rows, columns = take(queries, 0, pair[0], axis), take(keys, 0, pair[1], axis)
         return score(rows, columns, reach.allowed(rows[1], columns[1]), None)[0]
 
     def size(shape):
@@ -119,11 +130,10 @@ def _block_sizes(score: Callable, reach: Reach, queries, keys, axis: int) -> tup
         return math.prod(n for n in shape if isinstance(n, int)) if of_pairs else 0
 
     traced = jax.make_jaxpr(one_block)(queries, keys)
-    scores = size(traced.out_avals[0].shape)
-    held = max(map(size, shapes_inside(traced.jaxpr)), default=0)
-    while held >= 2 * scores and block_q > 64:
+    load = max(map(size, shapes_inside(traced.jaxpr))) / size(traced.out_avals[0].shape)
+    while load >= 2 and block_q > 64:
         block_q, block_k = (block_q // 2, block_k) if block_q > block_k else (block_q, block_k // 2)
-        held /= 2
+        load /= 2
     return block_q, block_k
 
 
@@ -133,7 +143,7 @@ def _differentiable(engine: "_Engine", operands: Operands) -> jax.Array:
     Every array is an argument of the differentiated function, none a closure: an outer `grad` or
     `vmap` may have traced any of them.
     """
-    floats, others, join = _split(operands)
+    floats, others, join = split_floats(operands)
 
     @jax.custom_vjp
     def run(floats, others):
@@ -174,8 +184,8 @@ class _Engine(NamedTuple):
         visible = self._visible(x)
 
         def rows(i):
-            queries, first = self._queries(x, i), _at(x.first, i)
-            blank = _blank_rows(queries[0])
+            queries, first = self._queries(x, i), nth(x.first, i)
+            blank = blank_rows(queries[0])
             top = jnp.full_like(blank, LOWEST if self.normalized else 0.0)
             out = jnp.broadcast_to(blank[..., None], (*blank.shape, x.v.shape[-1]))
 
@@ -200,7 +210,7 @@ class _Engine(NamedTuple):
             if not self.normalized:
                 return jnp.swapaxes(out, -2, -3).astype(x.v.dtype), jnp.zeros_like(top)
             if x.sinks is not None:
-                sinks = _per_head(x.sinks, top)
+                sinks = per_head(x.sinks, top)
                 new_top = jnp.maximum(top, sinks)
                 shrink = jnp.exp(top - new_top)
                 out, top = out * shrink[..., None], new_top
@@ -210,7 +220,7 @@ class _Engine(NamedTuple):
             return out.astype(x.v.dtype), top + jnp.log(total)
 
         out, log_total = jax.lax.map(rows, jnp.arange(visible.shape[0]))
-        return _merge(out, self.axis), _merge(log_total, self.axis + 1)
+        return merge(out, self.axis), merge(log_total, self.axis + 1)
 
     def backward(self, x: Operands, out, log_total, d_out) -> Operands:
         """The gradient in float32, as `Operands` with None in place of integer arrays."""
@@ -223,22 +233,22 @@ class _Engine(NamedTuple):
 
         def rows(sums, i):
             queries = self._queries(x, i)
-            d_rows = jnp.swapaxes(_take(d_out, i, self.block_q, self.axis), -2, -3)
+            d_rows = jnp.swapaxes(take(d_out, i, self.block_q, self.axis), -2, -3)
             d_rows = d_rows.astype(jnp.float32)
             row_log_total, row_centre = (
-                _take(a, i, self.block_q, self.axis + 1)[..., None] for a in (log_total, centre)
+                take(a, i, self.block_q, self.axis + 1)[..., None] for a in (log_total, centre)
             )
-            carries = self._carries(x, queries, _at(x.first, i), visible[i])
+            carries = self._carries(x, queries, nth(x.first, i), visible[i])
 
             def visit(state, j, carry):
                 keys, v = self._keys(x, j)
                 mask = self.reach.allowed(queries[1], keys[1])
-                floats, others, join = _split((x.env, queries, keys, carry))
+                floats, others, join = split_floats((x.env, queries, keys, carry))
 
                 def scores_of(floats):
                     env, queries, keys, carry = join(floats, others)
                     scores, carry = self.scores(env, queries, keys, mask, carry)
-                    return scores, _split(carry)[0]
+                    return scores, split_floats(carry)[0]
 
                 def mix_of(floats, weights, v):
                     env, queries, keys, _ = join(floats, others)
@@ -252,16 +262,16 @@ class _Engine(NamedTuple):
                 *sums, d_carry = state
                 # Computed once: fused into each sum over it, XLA would compute it for each.
                 d_scores = jax.lax.optimization_barrier(weights * (d_weights - row_centre))
-                (grads,) = pull((d_scores, _split(d_carry)[0]))
+                (grads,) = pull((d_scores, split_floats(d_carry)[0]))
                 grads = jax.tree.map(jnp.add, grads, of_mix)
                 d_env, d_queries, d_keys, d_carry = join(grads, [None] * len(others))
-                sums = jax.tree.map(_add, tuple(sums), (d_env, d_queries, d_keys, d_v))
+                sums = jax.tree.map(add_to, tuple(sums), (d_env, d_queries, d_keys, d_v))
                 return *sums, d_carry
 
             def step(state, scanned):
                 j, carry = scanned
                 d_env, d_queries, d_keys, d_v, d_carry = state
-                columns = _take((d_keys, d_v), j, self.block_k, self.axis)
+                columns = take((d_keys, d_v), j, self.block_k, self.axis)
                 d_env, d_queries, *columns, d_carry = jax.lax.cond(
                     visible[i, j],
                     visit,
@@ -274,20 +284,20 @@ class _Engine(NamedTuple):
                 return (d_env, d_queries, d_keys, d_v, d_carry), None
 
             d_env, d_keys, d_v = sums
-            state = (d_env, _zeros(queries), d_keys, d_v, _zeros(_at(x.first, i)))
+            state = (d_env, zeros_for(queries), d_keys, d_v, zeros_for(nth(x.first, i)))
             blocks = jnp.arange(visible.shape[1])
             state, _ = jax.lax.scan(step, state, (blocks, carries))
             d_env, d_queries, d_keys, d_v, d_first = state
             return (d_env, d_keys, d_v), (d_queries, d_first)
 
         sums, (d_queries, d_first) = jax.lax.scan(
-            rows, _zeros((x.env, x.keys, x.v)), jnp.arange(visible.shape[0])
+            rows, zeros_for((x.env, x.keys, x.v)), jnp.arange(visible.shape[0])
         )
         d_env, d_keys, d_v = sums
-        d_queries = jax.tree.map(lambda a: _merge(a, self.axis), d_queries)
+        d_queries = jax.tree.map(lambda a: merge(a, self.axis), d_queries)
         d_sinks = None
         if x.sinks is not None:
-            d_rows = -jnp.exp(_per_head(x.sinks, log_total) - log_total) * centre
+            d_rows = -jnp.exp(per_head(x.sinks, log_total) - log_total) * centre
             d_sinks = d_rows.sum((*range(self.axis), -1))
         return Operands(d_env, d_queries, d_keys, d_v, d_first, d_sinks)
 
@@ -310,104 +320,16 @@ class _Engine(NamedTuple):
         return self.reach.visible(x.queries[1], x.keys[1], self.block_q, self.block_k)
 
     def _queries(self, x: Operands, i):
-        return _take(x.queries, i, self.block_q, self.axis)
+        return take(x.queries, i, self.block_q, self.axis)
 
     def _keys(self, x: Operands, j):
-        return _take((x.keys, x.v), j, self.block_k, self.axis)
+        return take((x.keys, x.v), j, self.block_k, self.axis)
 
     def _put(self, tree, block, j):
         """`tree` with `block` as its block j of keys."""
         put = jax.lax.dynamic_update_slice_in_dim
         start = j * self.block_k
         return jax.tree.map(lambda whole, part: put(whole, part, start, self.axis), tree, block)
-
-
-# Trees of arrays ---------------------------------------------------------------------------------
-
-
-def _hoist(fun: Callable, *example):
-    """`fun` for arguments like `example`, as a function of (closure, *arguments), and the closure:
-    the arrays that it takes from outside."""
-    jaxpr, shape = jax.make_jaxpr(fun, return_shape=True)(*example)
-    structure = jax.tree.structure(shape)
-
-    def call(closure, *args):
-        out = eval_jaxpr(jaxpr.jaxpr, closure, *jax.tree.leaves(args))
-        return jax.tree.unflatten(structure, out)
-
-    return call, jaxpr.consts
-
-
-def _split(tree):
-    """Inexact leaves, other leaves, and the function that makes a tree of both."""
-    leaves, structure = jax.tree.flatten(tree)
-    inexact = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
-    floats = [leaf for leaf, yes in zip(leaves, inexact, strict=True) if yes]
-    others = [leaf for leaf, yes in zip(leaves, inexact, strict=True) if not yes]
-
-    def join(floats, others):
-        floats, others = iter(floats), iter(others)
-        return jax.tree.unflatten(structure, [next(floats if yes else others) for yes in inexact])
-
-    return floats, others, join
-
-
-def _zeros(tree):
-    """float32 zeros for inexact leaves, None for others."""
-    floats, others, join = _split(tree)
-    return join([jnp.zeros_like(x, jnp.float32) for x in floats], [None] * len(others))
-
-
-def _add(total: jax.Array, part: jax.Array) -> jax.Array:
-    return total + part.astype(total.dtype)
-
-
-def _take(tree, i, block: int, axis: int):
-    """Block i along `axis` of every leaf."""
-    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, i * block, block, axis), tree)
-
-
-def _at(tree, i):
-    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), tree)
-
-
-def _merge(blocks: jax.Array, axis: int) -> jax.Array:
-    """`blocks *B block ...`, blocks first, to one axis of all rows at `axis`."""
-    blocks = jnp.moveaxis(blocks, 0, axis)
-    return blocks.reshape(*blocks.shape[:axis], -1, *blocks.shape[axis + 2 :])
-
-
-def _per_head(sinks: jax.Array, rows: jax.Array) -> jax.Array:
-    """float32 sinks (`N`) beside rows (`*B N T`)."""
-    return sinks.astype(jnp.float32).reshape((1,) * (rows.ndim - 2) + (-1, 1))
-
-
-def _blank_rows(q: jax.Array) -> jax.Array:
-    """float32 zeros `*B N T`, one for each query and head of `q` (`*B T N H`)."""
-    return jnp.zeros_like(jnp.swapaxes(q[..., 0], -1, -2), jnp.float32)
-
-
-def _pad(x: jax.Array, block: int, axis: int, value: int = 0) -> jax.Array:
-    extra = -x.shape[axis] % block
-    if not extra:
-        return x
-    widths = [(0, extra if a == axis else 0) for a in range(x.ndim)]
-    return jnp.pad(x, widths, constant_values=value)
-
-
-def _pad_by_last(x: jax.Array, block: int, axis: int) -> jax.Array:
-    extra = -x.shape[axis] % block
-    if not extra:
-        return x
-    last = jax.lax.slice_in_dim(x, x.shape[axis] - 1, x.shape[axis], axis=axis)
-    more = (*x.shape[:axis], extra, *x.shape[axis + 1 :])
-    return jnp.concatenate([x, jnp.broadcast_to(last, more)], axis)
-
-
-def _pad_coords(at: Coords, block: int, axis: int) -> Coords:
-    """Padding keeps the last token's position and features, which every scheme can bear."""
-    repeated = jax.tree.map(lambda a: _pad_by_last(a, block, axis), at)
-    return repeated._replace(index=_pad(at.index, block, axis, -1))
 
 
 __all__ = ["attend_blockwise"]

@@ -6,6 +6,7 @@ import numpy as np
 from flax_pos.lab.errors import UserError
 from flax_pos.lab.own import told_in_one_line
 from flax_pos.lab.tasks.base import Evaluation, Loaded, Task
+from flax_pos.lab.tasks.parts import PAD
 
 
 def load_checked(task: Task, batch_size: int) -> tuple[Loaded, Evaluation]:
@@ -52,7 +53,8 @@ def _check_evaluation(task: Task, loaded: Loaded, made: Evaluation) -> None:
             "label",
         )
     last = np.arange(len(made.length)), made.length - 1
-    if not (made.ids[last] | made.labels[last] | made.scored[last]).any():
+    padding = (made.ids[last] == PAD) & (made.labels[last] == PAD) & ~made.scored[last]
+    if padding.all():
         raise _wrong(
             task,
             f"each test sequence said to have {longest} ids or fewer ends in padding; `tokens` "
