@@ -129,8 +129,8 @@ def _block_sizes(score: Callable, reach: Reach, queries, keys, axis: int) -> tup
         of_pairs = not Counter(pair) - Counter(shape)
         return math.prod(n for n in shape if isinstance(n, int)) if of_pairs else 0
 
-    traced = jax.make_jaxpr(one_block)(queries, keys)
-    load = max(map(size, shapes_inside(traced.jaxpr))) / size(traced.out_avals[0].shape)
+    traced, scores = jax.make_jaxpr(one_block, return_shape=True)(queries, keys)
+    load = max(map(size, shapes_inside(traced.jaxpr))) / size(scores.shape)
     while load >= 2 and block_q > 64:
         block_q, block_k = (block_q // 2, block_k) if block_q > block_k else (block_q, block_k // 2)
         load /= 2
