@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.checks import (
     PositionCheckError,
@@ -125,7 +126,7 @@ def test_a_function_that_takes_no_positions():
 
 def test_vectors_as_inputs():
     """A layer of the user's own, without an embedding."""
-    x = jax.random.normal(jax.random.key(0), (1, 5, WIDTH))
+    x = normal((1, 5, WIDTH))
     attend = lambda x, causal: jax.nn.dot_product_attention(*[x[:, :, None]] * 3, is_causal=causal)
     assert check_position_sensitivity(lambda x: attend(x, False)[:, :, 0], x).seen == "nothing"
     found = check_position_sensitivity(lambda x: attend(x, True)[:, :, 0], x)

@@ -46,24 +46,23 @@ def new_inputs(
     dtype=jnp.float32,
 ) -> Inputs:
     """Random activations and weights, and parameters near their start."""
-    keys = jax.random.split(jax.random.key(seed), 6)
-    normal = lambda key, shape: jax.random.normal(key, shape, jnp.float32).astype(dtype)
+    # Drawn by NumPy: `jax.random` compiles a program for every shape.
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
     heads = {"q": dims.heads, "k": dims.kv_heads, "v": dims.kv_heads}
     weights = {
-        name: normal(key, (dims.width, n, dims.head_dim)) * jnp.asarray(dims.width**-0.5, dtype)
-        for (name, n), key in zip(heads.items(), keys, strict=False)
+        name: normal(dims.width, n, dims.head_dim) * jnp.asarray(dims.width**-0.5, dtype)
+        for name, n in heads.items()
     }
-    params = scheme.layer_params(scheme.init(keys[3], dims), 1)
+    params = scheme.layer_params(scheme.init(jax.random.key(seed), dims), 1)
     # As after some training: a table that starts at zero would hide what it does.
-    moved = lambda a, key: a + 0.1 * jax.random.normal(key, a.shape, a.dtype)
-    leaves, structure = jax.tree.flatten(params)
-    leaves = list(map(moved, leaves, jax.random.split(keys[3], len(leaves))))
+    moved = lambda a: a + jnp.asarray(0.1 * rng.normal(size=a.shape), a.dtype)
     return Inputs(
-        params=jax.tree.unflatten(structure, leaves),
+        params=jax.tree.map(moved, params),
         weights=weights,
-        x=normal(keys[4], (batch, length, dims.width)),
+        x=normal(batch, length, dims.width),
         index=jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length)),
-        ids=jax.random.randint(keys[5], (batch, length), 0, 10, jnp.int32),
+        ids=jnp.asarray(rng.integers(0, 10, (batch, length)), jnp.int32),
     )
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attention_oracle import attention
+from draws import normal
 
 from flax_pos import Coords, attend, get_scheme
 
@@ -18,10 +19,7 @@ SINKS = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
 
 def arrays(queries=11, keys=11, heads=4, kv_heads=2, width=6, value=3, dtype=jnp.float32):
     shapes = (queries, heads, width), (keys, kv_heads, width), (keys, kv_heads, value)
-    seeds = jax.random.split(jax.random.key(0), 3)
-    return [
-        jax.random.normal(key, (2, *s)).astype(dtype) for key, s in zip(seeds, shapes, strict=True)
-    ]
+    return [normal((2, *shape), n, dtype) for n, shape in enumerate(shapes)]
 
 
 def coords(index, segment=None):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from jax.test_util import check_grads
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme, list_schemes
@@ -24,10 +25,8 @@ def scheme_of(name):
 
 
 def inputs(batch=2, length=LENGTH, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(0), 4)
     shapes = (DIMS.width,), (4, 6), (2, 6), (2, 5)
-    draw = lambda key, shape: jax.random.normal(key, (batch, length, *shape)).astype(dtype)
-    return list(map(draw, keys, shapes))
+    return [normal((batch, length, *shape), n, dtype) for n, shape in enumerate(shapes)]
 
 
 def index(batch=2, length=LENGTH):

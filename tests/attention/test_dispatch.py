@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
+from draws import normal
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_pos import Coords, Dims, Scheme, attend, get_scheme
@@ -21,10 +22,8 @@ ALIBI = get_scheme("alibi")()
 
 
 def arrays(batch=(2,), length=9, heads=4, kv_heads=2, width=8, value=8, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(0), 3)
     shapes = (heads, width), (kv_heads, width), (kv_heads, value)
-    draw = lambda key, shape: jax.random.normal(key, (*batch, length, *shape)).astype(dtype)
-    return list(map(draw, keys, shapes))
+    return [normal((*batch, length, *shape), n, dtype) for n, shape in enumerate(shapes)]
 
 
 def coords(batch=(2,), length=9, pad=0):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos import Coords, Dims, Scheme, get_scheme
 from flax_pos.attention import (
@@ -177,11 +178,8 @@ def scheme_of(name):
 
 
 def activations(batch=2, length=LENGTH):
-    keys = jax.random.split(jax.random.key(0), 4)
     shapes = (12,), (4, 8), (2, 8), (2, 8)
-    return [
-        jax.random.normal(key, (batch, length, *s)) for key, s in zip(keys, shapes, strict=True)
-    ]
+    return [normal((batch, length, *shape), seed) for seed, shape in enumerate(shapes)]
 
 
 def whole(scheme, params, xs, index, length=LENGTH, **options):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import integers, normal
 
 from flax_pos.functional.embedding import (
     embed,
@@ -62,9 +63,9 @@ def test_rows_are_rounded_up_and_surplus_rows_never_read():
 @pytest.mark.parametrize("tied", [True, False])
 def test_first_loss_is_about_ln_v(tied):
     params = init_embedding(jax.random.key(0), 1000, 64, tied=tied)
-    h = jax.random.normal(jax.random.key(1), (200, 64))
+    h = normal((200, 64), 1)
     h = h / jnp.sqrt(jnp.mean(h**2, -1, keepdims=True))
-    labels = jax.random.randint(jax.random.key(2), (200,), 0, 1000)
+    labels = integers((200,), 1000, 2)
     loss = jnp.mean(jax.vmap(nll)(unembed(params, h), labels))
     assert 6.85 < loss < 7.0
 

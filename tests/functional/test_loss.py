@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import integers, normal
 
 from flax_pos.functional.loss import linear_cross_entropy
 
 V, D = 40, 16
-H = jax.random.normal(jax.random.key(0), (3, 7, D))
-TABLE = jax.random.normal(jax.random.key(1), (V, D))
-LABELS = jax.random.randint(jax.random.key(2), (3, 7), 0, 36)
+H = normal((3, 7, D))
+TABLE = normal((V, D), 1)
+LABELS = integers((3, 7), 36, 2)
 
 
 def dense(h, table, labels, *, counts=None, used=V, scale=1.0, softcap=None, z_loss=0.0):
@@ -149,7 +150,7 @@ def test_a_sharded_batch_stays_sharded():
     place = lambda a, *spec: jax.device_put(
         a, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
     )
-    h = jax.random.normal(jax.random.key(0), (8, 6, D))
+    h = normal((8, 6, D))
     labels = jnp.zeros((8, 6), jnp.int32)
     f = jax.jit(lambda h, t, y: linear_cross_entropy(h, t, y, chunk=8))
     args = place(h, "data"), place(TABLE), place(labels, "data")

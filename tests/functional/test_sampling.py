@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.functional.sampling import Sampling, filter_logits, sample
 
@@ -14,7 +15,7 @@ def kept(how):
 
 
 def test_best_token():
-    logits = jax.random.normal(jax.random.key(0), (3, 4, 11))
+    logits = normal((3, 4, 11))
     got = sample(logits)
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(got, np.argmax(logits, -1))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import integers
 from flax import nnx
 
 from flax_pos.functional.positions import positions_from_mask
@@ -23,7 +24,7 @@ from flax_pos.nnx import CausalLM, ModelConfig
 from flax_pos.scheme import get_scheme
 
 CONFIG = ModelConfig(vocab_size=11, width=16, layers=2, heads=4, kv_heads=2, max_len=32)
-IDS = jax.random.randint(jax.random.key(0), (2, 12), 0, 10, jnp.int32)
+IDS = integers((2, 12), 10)
 
 
 def make(name, config=CONFIG, **settings):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from flax import nnx
 
 from flax_pos import Dims, from_dict, get_scheme, list_schemes
@@ -33,7 +34,7 @@ def test_embed(tied, more):
         ours.head_bias[...] = jnp.linspace(0.0, 1.0, ours.head_bias[...].size)
     variables = {"params": ours.params()}
     np.testing.assert_array_equal(twin.apply(variables, ids), ours(ids))
-    h = jax.random.normal(jax.random.key(1), (2, 4), jnp.bfloat16)
+    h = normal((2, 4), 1, dtype=jnp.bfloat16)
     logits = twin.apply(variables, h, scale=0.5, softcap=2.0, method="attend")
     assert logits.dtype == jnp.float32
     assert logits.shape == (2, 5)
@@ -48,7 +49,7 @@ def test_embed_refuses_ids_out_of_range():
 
 
 def test_rope():
-    x, at = jax.random.normal(jax.random.key(0), (2, 3, 2, 8)), jnp.array([[0, 1, 2], [5, 9, 2]])
+    x, at = normal((2, 3, 2, 8)), jnp.array([[0, 1, 2], [5, 9, 2]])
     spec = RopeSpec(theta=100.0, layout="interleaved")
     twin = L.Rope(spec)
     assert twin.init(jax.random.key(0), x, at) == {}
@@ -74,11 +75,8 @@ def test_parameters_of_every_scheme(name):
 @pytest.mark.parametrize("scheme", ["learned", "fire", MIXED], ids=str)
 def test_position_encoding(scheme):
     scheme = from_dict(scheme) if isinstance(scheme, dict) else get_scheme(scheme)()
-    x = jax.random.normal(jax.random.key(0), (2, 6, 16))
-    q, k, v = (
-        jax.random.normal(jax.random.key(n), (2, 6, heads, 8))
-        for n, heads in ((1, 4), (2, 2), (3, 2))
-    )
+    x = normal((2, 6, 16))
+    q, k, v = (normal((2, 6, heads, 8), n) for n, heads in ((1, 4), (2, 2), (3, 2)))
     mask = jnp.array([[0, 0, 1, 1, 1, 1], [1] * 6], bool)
     ours = N.PositionEncoding(scheme, DIMS, rngs=nnx.Rngs(0))
     twin = L.PositionEncoding(scheme, DIMS)

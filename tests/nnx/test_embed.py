@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from flax import nnx
 
 from flax_pos.functional.rope import RopeSpec, apply_rope, rotate
@@ -81,7 +82,7 @@ def test_head_bias_comes_before_the_soft_cap():
 
 
 def test_rope_rotates_as_the_function_does():
-    x, at = jax.random.normal(jax.random.key(0), (2, 3, 2, 8)), jnp.array([[0, 1, 2], [5, 9, 2]])
+    x, at = normal((2, 3, 2, 8)), jnp.array([[0, 1, 2], [5, 9, 2]])
     np.testing.assert_array_equal(
         Rope(theta=100.0, layout="interleaved")(x, at),
         apply_rope(x, at, 100.0, layout="interleaved"),

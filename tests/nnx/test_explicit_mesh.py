@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from tiny_models import some_ids, tiny
@@ -53,7 +54,7 @@ def test_a_training_step(name, attention):
 def test_a_table_however_it_lies(spec):
     """Rows, columns or both over devices: the result lies as the ids do, and across as the table,
     where the ids leave that axis free; the gradient lies as the table."""
-    table = jax.random.normal(jax.random.key(0), (8, 6))
+    table = normal((8, 6))
     ids = jnp.array([[1, 7], [0, 3], [2, 2], [6, 5]])
     loss = lambda table, ids: jnp.sum(embed({"embedding": table}, ids) ** 2)
     want, gradient = embed({"embedding": table}, ids), jax.grad(loss)(table, ids)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.functional.lookup import lookup
 from flax_pos.functional.positions import positions_from_mask, positions_from_segments
@@ -56,7 +57,7 @@ def test_hooks_and_claims(scheme, uses, relative, unbounded):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_embed_rounds_once_and_keeps_the_dtype(scheme, dtype):
     params = params_of(scheme)
-    x = jax.random.normal(jax.random.key(1), (1, 8, 6)).astype(dtype)
+    x = normal((1, 8, 6), 1).astype(dtype)
     pos = jnp.arange(8)[None]
     out = scheme.embed(params, x, pos)
     assert out.dtype == dtype
@@ -77,7 +78,7 @@ def test_sinusoidal_adds_its_table():
 
 @pytest.mark.parametrize("width", [6, 64])
 def test_sinusoidal_has_the_papers_ratio_of_table_to_embeddings(width):
-    x, pos = jax.random.normal(jax.random.key(0), (1, 3, width)), jnp.array([[0, 1, 7]])
+    x, pos = normal((1, 3, width)), jnp.array([[0, 1, 7]])
     paper = jnp.sqrt(width) * x + sinusoidal(pos, width)
     np.testing.assert_allclose(jnp.sqrt(width) * Sinusoidal().embed({}, x, pos), paper, atol=1e-5)
 

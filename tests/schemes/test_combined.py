@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.attention import attend, prepare
 from flax_pos.scheme import HOOKS, Scheme, from_dict, plan_layers, to_dict
@@ -23,8 +24,8 @@ from flax_pos.types import Coords, Dims, Pair
 DIMS = Dims(width=8, heads=4, kv_heads=2, head_dim=4, layers=4, max_len=16)
 POS = jnp.arange(5)[None]
 AT = Coords(index=POS, pos=POS)
-X = jax.random.normal(jax.random.key(0), (1, 5, 8))
-Q = jax.random.normal(jax.random.key(1), (1, 5, 4, 4))
+X = normal((1, 5, 8))
+Q = normal((1, 5, 4, 4), 1)
 
 
 @dataclass(frozen=True, kw_only=True)

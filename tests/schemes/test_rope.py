@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos import Coords, Dims, from_dict, to_dict
 from flax_pos.functional.rope import (
@@ -22,7 +23,7 @@ from flax_pos.functional.rope import (
 from flax_pos.schemes.rope import Rope
 
 DIMS = Dims(width=32, heads=4, kv_heads=2, head_dim=8, layers=3, max_len=64)
-X = jax.random.normal(jax.random.key(0), (1, 5, 4, 8))
+X = normal((1, 5, 4, 8))
 POS = jnp.array([[0, 1, 7, 300, 2**20]])
 
 

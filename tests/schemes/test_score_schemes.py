@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from harness import (
     DIMS,
     T,
@@ -92,7 +93,7 @@ def test_shaw_adds_a_clipped_row_to_the_key():
 def test_shaw_adds_a_clipped_row_to_the_value(options):
     scheme = Shaw(max_distance=3, values=True)
     c = case(scheme)
-    v = jax.random.normal(jax.random.key(2), c.k.shape)
+    v = normal(c.k.shape, 2)
     at = Coords(c.index, c.pos)
     mixed = lambda **how: attend(scheme, c.params, c.q, c.k, v, at, at, **how, **options)
     params, _, q, k = c.numpy()

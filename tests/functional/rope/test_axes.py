@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import integers, normal
 from rope_oracles import exact_angles, rotated
 
 from flax_pos.functional.rope import (
@@ -74,8 +74,8 @@ def angles_by_hand(case, positions, theta, dim):
 )  # fmt: skip
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_against_float64(axes, pairs, layout):
-    x = jax.random.normal(jax.random.key(0), (2, 3, 2, 8))
-    positions = jax.random.randint(jax.random.key(1), (axes.count, 2, 3), 0, 2**20)
+    x = normal((2, 3, 2, 8))
+    positions = integers((axes.count, 2, 3), 2**20, 1)
     spec = RopeSpec(axes=axes, theta=100.0, layout=layout)
     angles = angles_by_hand(pairs, np.asarray(positions), 100.0, 8)
     np.testing.assert_allclose(rotate(x, positions, spec), rotated(x, angles, layout), atol=2e-6)
@@ -83,7 +83,7 @@ def test_against_float64(axes, pairs, layout):
 
 def test_blocks_turn_each_axis_within_its_channels():
     """Gemma 4's tower: the first half of the head by rows, the second by columns."""
-    x = jax.random.normal(jax.random.key(0), (1, 3, 2, 16))
+    x = normal((1, 3, 2, 16))
     rows, columns = jnp.array([[0, 1, 2]]), jnp.array([[5, 0, 7]])
     spec = RopeSpec(axes=Axes(sections=(4, 4), ladder="own", blocks=True), theta=100.0)
     got = rotate(x, jnp.stack([rows, columns]), spec)

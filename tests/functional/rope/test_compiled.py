@@ -5,6 +5,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from jax.extend.core import jaxprs_in_params
 
 from flax_pos.functional.rope import (
@@ -79,7 +80,7 @@ def test_export_does_not_grow_with_the_length():
 def test_exported_rotation_computes_the_same():
     exported = jax.export.export(jax.jit(apply_rope))(*ARGS)
     back = jax.export.deserialize(exported.serialize())
-    x = jax.random.normal(jax.random.key(0), SHAPE)
+    x = normal(SHAPE)
     at = jnp.arange(512)[None] * 4099
     np.testing.assert_allclose(back.call(x, at), jax.jit(apply_rope)(x, at), atol=1e-6)
 
@@ -147,7 +148,7 @@ def test_backward_keeps_nothing_of_x(dtype):
 
 
 def test_matmul_precision_changes_nothing():
-    x, at = jax.random.normal(jax.random.key(0), SHAPE), jnp.arange(512)[None]
+    x, at = normal(SHAPE), jnp.arange(512)[None]
     want = apply_rope(x, at)
     for precision in ("bfloat16", "tensorfloat32", "highest"):
         with jax.default_matmul_precision(precision):

@@ -1,9 +1,9 @@
 """Weights moved between layouts keep every score."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.functional.rope import apply_rope, permute_layout
 
@@ -37,14 +37,10 @@ def test_there_and_back(source, target):
 @pytest.mark.parametrize("rotary_dim", [8, 4])
 def test_scores_are_kept(source, target, rotary_dim):
     """Projections with biases, 4 query heads on 2 key heads, with a partial rotary width."""
-    key = iter(jax.random.split(jax.random.key(0), 5))
-    x = jax.random.normal(next(key), (1, 6, 12))
+    x = normal((1, 6, 12))
     positions = jnp.array([[0, 1, 5, 77, 900, 2**20]])
     sizes = {"q": 4, "k": 2}
-    params = {
-        name: (jax.random.normal(next(key), (n * 8, 12)), jax.random.normal(next(key), (n * 8,)))
-        for name, n in sizes.items()
-    }
+    params = {name: (normal((n * 8, 12), n), normal((n * 8,), n + 1)) for name, n in sizes.items()}
 
     def scores(params, layout):
         q, k = (

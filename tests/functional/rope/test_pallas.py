@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import integers, normal
 
 from flax_pos.functional.rope import RopeSpec, rope_tables, rotate_with_tables
 from flax_pos.functional.rope.pallas import cost, fits, turn
@@ -12,8 +13,8 @@ PLAIN = {"layout": "half", "start": 0, "blocks": 1, "inverse": False}
 
 
 def arrays(shape, dtype="float32", tables=None):
-    x = jax.random.normal(jax.random.key(0), shape).astype(dtype)
-    at = jax.random.randint(jax.random.key(1), tables or shape[:-2], 0, 2**20)
+    x = normal(shape, dtype=dtype)
+    at = integers(tables or shape[:-2], 2**20, 1)
     return x, *rope_tables(at, RopeSpec(), head_dim=shape[-1])
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import jax.test_util
 import numpy as np
 import pytest
+from draws import normal
 from hypothesis import given
 from hypothesis import strategies as st
 from rope_oracles import exact_angles, rope, rotated, unit_error
@@ -30,10 +31,6 @@ TURN = jax.jit(rotate, static_argnames=("spec", "seq_len", "inverse"))
 positions_below = lambda limit: st.integers(0, limit - 1)
 
 
-def normal(*shape, dtype=jnp.float32, seed=0):
-    return jax.random.normal(jax.random.key(seed), shape).astype(dtype)
-
-
 def at(*positions):
     return jnp.array([positions], jnp.int32)
 
@@ -44,7 +41,7 @@ def at(*positions):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("rotary_dim", [None, 6])
 def test_against_float64(layout, rotary_dim):
-    x = normal(2, 5, 3, 16)
+    x = normal((2, 5, 3, 16))
     where = jnp.array([[0, 1, 2, 300, 70_000], [2**20, 5, 2**31 - 1, 17, 2**24 + 1]])
     for theta in (1e4, 5e5):
         got = COMPILED(x, where, theta=theta, layout=layout, rotary_dim=rotary_dim)
@@ -61,7 +58,7 @@ def test_slices_against_float64(layout, trailing):
         rotary_slice="trailing" if trailing else "leading",
         scaling=YARN,
     )
-    x, where = normal(1, 4, 2, 16), at(3, 9, 1000, 2**30)
+    x, where = normal((1, 4, 2, 16)), at(3, 9, 1000, 2**30)
     inv_freq, factor, _ = spec.frequencies(head_dim=16)
     want = rotated(x, exact_angles(where, inv_freq), layout, start=10 if trailing else 0)
     turned = slice(10, 16) if trailing else slice(0, 6)
@@ -81,7 +78,7 @@ def scores(x, y, m, n, **settings):
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("bfloat16", 0.15)])
 @given(m=positions_below(2**15), n=positions_below(2**15), shift=positions_below(2**31 - 2**16))
 def test_scores_depend_on_the_distance_only(layout, dtype, bound, m, n, shift):
-    q, k = normal(1, 1, 1, 16, dtype=dtype), normal(1, 1, 1, 16, dtype=dtype, seed=1)
+    q, k = normal((1, 1, 1, 16), dtype=dtype), normal((1, 1, 1, 16), dtype=dtype, seed=1)
     near = scores(q, k, m, n, layout=layout)
     far = scores(q, k, m + shift, n + shift, layout=layout)
     assert near == pytest.approx(far, abs=bound)
@@ -89,14 +86,14 @@ def test_scores_depend_on_the_distance_only(layout, dtype, bound, m, n, shift):
 
 @given(theta=st.floats(10, 1e7), shift=positions_below(2**31 - 2**16))
 def test_scores_with_a_traced_base_depend_on_the_distance_only(theta, shift):
-    q, k = normal(1, 1, 1, 16), normal(1, 1, 1, 16, seed=1)
+    q, k = normal((1, 1, 1, 16)), normal((1, 1, 1, 16), seed=1)
     score = lambda m, n: float((TRACED(q, at(m), theta) * TRACED(k, at(n), theta)).sum())
     assert score(9, 4) == pytest.approx(score(9 + shift, 4 + shift), abs=2e-5)
 
 
 @given(p=st.integers(-(2**31), 2**31 - 1))
 def test_norm_of_each_pair_is_kept(p):
-    x = normal(1, 1, 2, 12)
+    x = normal((1, 1, 2, 12))
     y = COMPILED(x, at(p), rotary_dim=8)
     before, after = (jnp.hypot(t[..., :4], t[..., 4:8]) for t in (x, y))
     np.testing.assert_allclose(before, after, rtol=1e-6)
@@ -105,7 +102,7 @@ def test_norm_of_each_pair_is_kept(p):
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 @given(a=st.integers(-(2**30), 2**30 - 1), b=st.integers(-(2**30), 2**30))
 def test_rotations_add_up(layout, a, b):
-    x = normal(1, 1, 2, 8)
+    x = normal((1, 1, 2, 8))
     twice = COMPILED(COMPILED(x, at(a), layout=layout), at(b), layout=layout)
     np.testing.assert_allclose(twice, COMPILED(x, at(a + b), layout=layout), atol=2e-6)
 
@@ -114,14 +111,14 @@ def test_rotations_add_up(layout, a, b):
 @given(p=st.integers(0, 2**31 - 1))
 def test_inverse_undoes(layout, p):
     spec = RopeSpec(layout=layout, scaling=YARN, partial_rotary_factor=0.5)
-    x = normal(1, 1, 2, 8)
+    x = normal((1, 1, 2, 8))
     back = TURN(TURN(x, at(p), spec=spec), at(p), spec=spec, inverse=True)
     np.testing.assert_allclose(back, x, atol=2e-6)
 
 
 @given(p=st.integers(0, 2**31 - 1))
 def test_reverse_turns_the_other_way(p):
-    x = normal(1, 1, 2, 8)
+    x = normal((1, 1, 2, 8))
     np.testing.assert_allclose(
         TURN(TURN(x, at(p), spec=RopeSpec(reverse=True)), at(p), spec=RopeSpec()), x, atol=2e-6
     )
@@ -129,7 +126,7 @@ def test_reverse_turns_the_other_way(p):
 
 @pytest.mark.parametrize("rotary_dim", [None, 6])
 def test_interleaved_on_permuted_channels_equals_half(rotary_dim):
-    x, where = normal(2, 3, 4, 10), jnp.array([[0, 7, 90], [1, 2**20, 3]])
+    x, where = normal((2, 3, 4, 10)), jnp.array([[0, 7, 90], [1, 2**20, 3]])
     permute = lambda t, source, target: permute_layout(
         t, heads=1, source=source, target=target, rotary_dim=rotary_dim, axis=-1
     )
@@ -146,7 +143,7 @@ def test_interleaved_on_permuted_channels_equals_half(rotary_dim):
 
 
 def test_gradient_is_the_transpose_rotation():
-    x, where, g = normal(1, 4, 2, 8), at(0, 3, 77, 2**20), normal(1, 4, 2, 8, seed=2)
+    x, where, g = normal((1, 4, 2, 8)), at(0, 3, 77, 2**20), normal((1, 4, 2, 8), seed=2)
     for layout in LAYOUTS:
         spec = RopeSpec(layout=layout, partial_rotary_factor=0.5, scaling=YARN)
         got = jax.jit(jax.grad(lambda x, s=spec: (rotate(x, where, s) * g).sum()))(x)
@@ -159,7 +156,7 @@ def test_gradient_is_the_transpose_rotation():
 
 
 def test_composes_with_transformations():
-    x, where = normal(3, 4, 2, 8), jnp.array([[0, 1, 2, 3], [5, 6, 7, 8], [90, 2, 2, 2**30]])
+    x, where = normal((3, 4, 2, 8)), jnp.array([[0, 1, 2, 3], [5, 6, 7, 8], [90, 2, 2, 2**30]])
     want = apply_rope(x, where)
     np.testing.assert_allclose(jax.jit(apply_rope)(x, where), want, atol=5e-7)
     np.testing.assert_allclose(jax.vmap(apply_rope)(x, where), want, atol=5e-7)
@@ -181,14 +178,14 @@ def test_composes_with_transformations():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_tables(layout):
     """To cos and sin as well, broadcast and partial, in both modes and against differences."""
-    x = normal(2, 3, 2, 8)
-    cos, sin = normal(3, 2, seed=1), normal(1, 3, 2, seed=2)
+    x = normal((2, 3, 2, 8))
+    cos, sin = normal((3, 2), seed=1), normal((1, 3, 2), seed=2)
     f = lambda x, c, s: (rotate_with_tables(x, c, s[0], layout=layout, trailing=True) ** 3).sum()
     jax.test_util.check_grads(f, (x, cos, sin), order=2, modes=("fwd", "rev"), rtol=2e-2)
 
 
 def test_batch_axes_of_positions():
-    x, where = normal(2, 3, 4, 2, 8), jnp.array([0, 5, 9, 2])
+    x, where = normal((2, 3, 4, 2, 8)), jnp.array([0, 5, 9, 2])
     want = apply_rope(x, jnp.broadcast_to(where, (2, 3, 4)))
     for shape in ((4,), (1, 4), (3, 4), (1, 1, 4), (2, 1, 4)):
         np.testing.assert_array_equal(apply_rope(x, jnp.broadcast_to(where, shape)), want)
@@ -196,7 +193,7 @@ def test_batch_axes_of_positions():
 
 def test_tables_once_for_all_layers():
     spec = RopeSpec(scaling=YARN, partial_rotary_factor=0.5)
-    x, where = normal(1, 3, 2, 8), at(1, 4, 500)
+    x, where = normal((1, 3, 2, 8)), at(1, 4, 500)
     cos, sin = rope_tables(where, spec, head_dim=8)
     assert cos.shape == sin.shape == (1, 3, 2)
     assert cos.dtype == sin.dtype == jnp.float32
@@ -215,7 +212,7 @@ def test_16_bit_input_at_position_4001():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bit_result_is_rounded_once(dtype):
-    x = normal(1, 5, 4, 128, dtype=dtype)
+    x = normal((1, 5, 4, 128), dtype=dtype)
     where = at(0, 255, 257, 4095, 65535)
     got = COMPILED(x, where)
     want = COMPILED(x.astype(jnp.float32), where).astype(dtype)
@@ -242,7 +239,7 @@ def test_large_phases():
 
 
 def test_one_base_in_three_spellings():
-    x, where = normal(1, 3, 1, 8), at(1, 2, 30)
+    x, where = normal((1, 3, 1, 8)), at(1, 2, 30)
     want = apply_rope(x, where, 10000)
     for theta in (10000.0, np.float32(1e4), np.int64(10000), jnp.float32(1e4)):
         np.testing.assert_array_equal(apply_rope(x, where, theta), want)
@@ -261,11 +258,11 @@ def test_both_layouts_of_one_vector():
 
 
 def test_axes_are_checked():
-    x = jnp.broadcast_to(normal(1, 1, 1, 8), (1, 4, 4, 8))
+    x = jnp.broadcast_to(normal((1, 1, 1, 8)), (1, 4, 4, 8))
     got = apply_rope(x, at(0, 1, 2, 3))
     assert (got == got[:, :, :1]).all()
     assert not (got[:, 0] == got[:, 1]).all()
-    wrong = normal(1, 5, 4, 8)  # heads where time should be
+    wrong = normal((1, 5, 4, 8))  # heads where time should be
     with pytest.raises(ValueError, match=r"positions must have the axes \*B T of x, \(1, 5\)"):
         apply_rope(wrong, at(0, 1, 2, 3))
     with pytest.raises(ValueError, match="positions must have the axes"):
@@ -275,7 +272,7 @@ def test_axes_are_checked():
 
 
 def test_rows_are_independent():
-    row = normal(1, 1, 2, 8)
+    row = normal((1, 1, 2, 8))
     x = jnp.concatenate([row] * 3)
     want = apply_rope(row, at(6))
     got = apply_rope(x, jnp.array([[6], [6], [6]]))
@@ -310,21 +307,21 @@ def test_proportional():
 
 def test_three_equal_rows_are_text():
     spec = RopeSpec(axes=Axes(sections=(2, 1, 1)))
-    x, where = normal(1, 6, 2, 8), jnp.arange(6)[None]
+    x, where = normal((1, 6, 2, 8)), jnp.arange(6)[None]
     want = apply_rope(x, where)
     np.testing.assert_array_equal(rotate(x, jnp.stack([where] * 3), spec), want)
     np.testing.assert_array_equal(rotate(x, where, spec), want)
 
 
 def test_no_table_limits_positions():
-    x = normal(1, 1, 1, 8)
+    x = normal((1, 1, 1, 8))
     assert unit_error(apply_rope(x, at(70_000)), rope(x, at(70_000))) < 1e-6
 
 
 def test_sharded_over_the_sequence():
     mesh = jax.make_mesh((8,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
     by_t = jax.sharding.PartitionSpec(None, "t")
-    x, where = normal(2, 16, 2, 8), jnp.tile(jnp.arange(100, 116), (2, 1))
+    x, where = normal((2, 16, 2, 8)), jnp.tile(jnp.arange(100, 116), (2, 1))
     want = jax.jit(apply_rope)(x, where)
     put = lambda a: jax.device_put(a, jax.sharding.NamedSharding(mesh, by_t))
     np.testing.assert_array_equal(jax.jit(apply_rope)(put(x), put(where)), want)
@@ -336,7 +333,7 @@ def test_sharded_over_the_sequence():
 @pytest.mark.parametrize("partial", [1.0, 0.5])
 def test_rotation_by_a_delta(layout, partial):
     """Moves rotated keys, whatever layout they were written in and however they are scaled."""
-    x = normal(1, 1, 2, 8)
+    x = normal((1, 1, 2, 8))
     for scaling in (Linear(factor=4), YARN):
         spec = RopeSpec(layout=layout, partial_rotary_factor=partial, scaling=scaling)
         moved = rotate_by_delta(rotate(x, at(9), spec), at(-4), spec)
@@ -349,7 +346,7 @@ def test_rotation_by_a_delta(layout, partial):
 
 
 def test_cast_early_rotates_in_16_bits():
-    x, where = normal(1, 3, 2, 16, dtype=jnp.bfloat16), at(1, 300, 5000)
+    x, where = normal((1, 3, 2, 16), dtype=jnp.bfloat16), at(1, 300, 5000)
     cos, sin = rope_tables(where, RopeSpec(), head_dim=16)
     c, s = (t.astype(jnp.bfloat16)[..., None, :] for t in (cos, sin))
     a, b = jnp.split(x, 2, -1)
@@ -400,7 +397,7 @@ def test_delta_needs_the_length_of_a_length_dependent_law():
     from flax_pos.functional.rope import DynamicNTK
 
     spec = RopeSpec(scaling=DynamicNTK(factor=2, original_max_position_embeddings=8))
-    x = normal(1, 1, 1, 8)
+    x = normal((1, 1, 1, 8))
     with pytest.raises(ValueError, match="give the seq_len that x was rotated with"):
         rotate_by_delta(x, at(-1), spec)
     key = rotate(x, at(20), spec, seq_len=32)

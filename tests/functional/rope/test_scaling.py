@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
 from flax_pos.functional.rope import (
     SCALINGS,
@@ -196,7 +197,7 @@ def test_resonance_rounds_wavelengths(law):
     np.testing.assert_allclose(wavelengths, np.round(2 * np.pi / plain), rtol=1e-12)
     # Positions one wavelength apart get the same rotation.
     spec = RopeSpec(scaling=law, resonance=True)
-    x = jax.random.normal(jax.random.key(0), (1, 1, 64))
+    x = normal((1, 1, 64))
     for pair in (0, 5, 20):
         step = round(wavelengths[pair])
         here, there = (rotate(x, jnp.array([p]), spec) for p in (3, 3 + step * 1000))
@@ -221,7 +222,7 @@ def test_dynamic_is_a_pure_function_of_the_length():
 def test_dynamic_below_the_original_length_is_plain_rope():
     law = DynamicNTK(factor=6, original_max_position_embeddings=64)
     np.testing.assert_array_equal(inv_freq(law, 8, seq_len=10), [1, 0.1, 0.01, 0.001])
-    x = jax.random.normal(jax.random.key(0), (1, 10, 2, 8))
+    x = normal((1, 10, 2, 8))
     at = jnp.arange(10)[None]
     np.testing.assert_array_equal(rotate(x, at, RopeSpec(scaling=law)), rotate(x, at, RopeSpec()))
 
@@ -248,7 +249,7 @@ def test_short_factors_whatever_the_room_for_more():
     law = LongRope(
         short_factor=(1, 1.5), long_factor=(2, 8), original_max_position_embeddings=64, factor=8
     )
-    spec, x = RopeSpec(scaling=law), jax.random.normal(jax.random.key(0), (1, 512, 1, 4))
+    spec, x = RopeSpec(scaling=law), normal((1, 512, 1, 4))
     small = rotate(x[:, :16], jnp.arange(16)[None], spec, seq_len=10)
     large = rotate(x, jnp.arange(512)[None], spec, seq_len=10)
     np.testing.assert_array_equal(large[:, :16], small)
@@ -347,7 +348,7 @@ def test_traced_length_equals_static(law):
         traces.append(1)
         return rotate(x, at, spec, seq_len=n), rotate(x, at, spec)
 
-    x = jax.random.normal(jax.random.key(0), (1, 3, 1, 8))
+    x = normal((1, 3, 1, 8))
     for n in (8, 64, 65, 200, 8):
         at = jnp.array([[0, n // 2, n - 1]])
         want = rotate(x, at, spec, seq_len=n)
@@ -360,7 +361,7 @@ def test_traced_length_equals_static(law):
 
 def test_longrope_stays_exact_with_a_traced_length():
     spec = RopeSpec(scaling=LENGTH_LAWS[1])
-    x = jax.random.normal(jax.random.key(0), (1, 2, 1, 8))
+    x = normal((1, 2, 1, 8))
     at = jnp.array([[1, 2**31 - 7]])
     got = jax.jit(lambda n: rotate(x, at, spec, seq_len=n))(2**31 - 1)
     np.testing.assert_allclose(got, rotate(x, at, spec, seq_len=2**31 - 1), atol=1e-6)

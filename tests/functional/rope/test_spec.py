@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_every_combination_has_frequencies(spec):
         assert multiplier == spec.softmax_scale_multiplier
 
 
-X = jax.random.normal(jax.random.key(0), (1, 2, 2, 16))
+X = normal((1, 2, 2, 16))
 AT = jnp.array([[5, 90_000]])
 BASE = RopeSpec(head_dim=16, partial_rotary_factor=0.5)
 
