@@ -5,7 +5,7 @@ left-padded, right-padded and unequal rows need nothing from the caller but `ind
 padding. A cache that keeps the last S tokens only is a ring (`on_full="roll"`).
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -201,9 +201,11 @@ def place_keys(
       scheme: the layer's scheme.
       cache: a layer's cache. at: the new tokens' coords; only `index` and `pos` matter.
       dims: sizes, with `length` the total length including the new tokens.
-      on_full: as for `extend`. window: as for `extend`.
+      on_full, window: as for `attend_cached`.
       key: what `scheme.positions` was given for the new tokens.
     """
+    window = scheme.window if window is None else window
+    _check_on_full(on_full)
     if _joins(cache, at.index, on_full, window):
         merge = lambda old, new: jnp.concatenate([old, new], -1)
     else:
@@ -222,8 +224,7 @@ def place_keys(
 
 def _slots(cache: KVCache, index: Int[Array, "*B T"], on_full: OnFull) -> jax.Array:
     """int32 `*B T`: where each new token goes; S for those that are not written."""
-    if on_full not in ("error", "roll"):
-        raise ValueError(f"on_full must be 'error' or 'roll', got {on_full!r}")
+    _check_on_full(on_full)
     real = index >= 0
     rank = jnp.cumsum(real, -1, dtype=jnp.int32)  # 1 for the first
     slot = cache.length[..., None] + rank - 1
@@ -232,6 +233,11 @@ def _slots(cache: KVCache, index: Int[Array, "*B T"], on_full: OnFull) -> jax.Ar
         return jnp.where(kept, slot % cache.size, cache.size)
     # A full row is poisoned in its last slot, where every later query looks.
     return jnp.where(real, jnp.minimum(slot, cache.size - 1), cache.size)
+
+
+def _check_on_full(on_full: OnFull) -> None:
+    if on_full not in get_args(OnFull):
+        raise ValueError(f"on_full must be 'error' or 'roll', got {on_full!r}")
 
 
 def _joins(cache: KVCache, index: jax.Array, on_full: OnFull, window: int | None) -> bool:

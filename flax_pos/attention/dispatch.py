@@ -14,6 +14,7 @@ from flax_pos.attention.dense import attend_dense
 from flax_pos.attention.kernels import attend_library, attend_splash, refusal
 from flax_pos.attention.mask import Reach
 from flax_pos.functional.embedding import check_cap
+from flax_pos.functional.fields import check_scalar
 from flax_pos.functional.positions import holds_positions
 from flax_pos.scheme import Scheme, check_scheme
 from flax_pos.types import Coords, Params
@@ -66,7 +67,7 @@ def attend(
       window: sliding window: the query itself and window - 1 keys before it (without a causal
         mask, as many after it too). None: what the scheme prescribes.
       chunk: only keys with the same index // chunk. None: what the scheme prescribes.
-      scale: multiplies q.k. None: 1 / sqrt(H), H the width of a query.
+      scale: one number, multiplies q.k. None: 1 / sqrt(H), H the width of a query.
       softcap: c in c * tanh(logits / c), before bias. None: no cap.
       sinks: `N`: one logit per head that takes part in the normaliser and has no value.
       implementation: see below.
@@ -92,9 +93,10 @@ def attend(
     Raises:
       ValueError: shapes that do not fit, a scheme that needs a causal mask and gets none, or an
         implementation that cannot do the job; the message says why.
-      TypeError: q, k and v of different dtypes; a scheme that is a name or a class, or coords
-        that are none; an index that is not int32, positions of 16 bits or fewer; a window, chunk
-        or block size that is not an integer.
+      TypeError: q, k and v of different dtypes, or not of floats; a scheme that is a name or a
+        class, or coords that are none; an index that is not int32, positions of 16 bits or fewer,
+        segments on one side only; a window, chunk or block size that is not an integer; a scale
+        or soft cap that is not one number.
 
     >>> from flax_pos import Coords, Dims, get_scheme, prepare
     >>> rope, at = get_scheme("rope")(), Coords(jnp.arange(5), jnp.arange(5))
@@ -108,7 +110,12 @@ def attend(
     _check_coords("q_at", q_at)
     _check_coords("k_at", k_at)
     _check(q, k, v, q_at, k_at, sinks)
+    if not isinstance(causal, bool | np.bool_):
+        raise TypeError(f"causal must be True or False, known when traced; got {causal!r}")
+    if scale is not None:
+        check_scalar("scale", scale)
     if softcap is not None:
+        check_scalar("softcap", softcap)
         check_cap(softcap, "softcap")
     if scheme.causal_only and not causal:
         raise ValueError(
@@ -185,7 +192,7 @@ def _positive(name: str, value: int | None) -> int | None:
     if value is None:
         return None
     # Anything else is an integer, or the length of an axis that an exported program leaves open.
-    if isinstance(value, bool | str | float | np.floating | jax.Array):
+    if isinstance(value, bool | str | float | np.floating | jax.Array | tuple | list):
         raise TypeError(f"{name} must be an integer (tokens) or None, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
@@ -198,7 +205,10 @@ def _check_coords(name: str, at: Coords) -> None:
             f"{name} must be Coords(index, pos), as `prepare` returns them for a scheme such as "
             f"get_scheme('rope')(); got {type(at).__name__}"
         )
-    index, pos = jnp.result_type(at.index), jnp.result_type(at.pos)
+    for part in ("index", "pos"):
+        if not hasattr(getattr(at, part), "dtype"):
+            raise TypeError(f"{name}.{part} must be an array, got {getattr(at, part)!r}")
+    index, pos = at.index.dtype, at.pos.dtype
     if not jnp.issubdtype(index, jnp.signedinteger) or index.itemsize < 4:
         raise TypeError(
             f"{name}.index must be int32, the order of the tokens and -1 on padding; got {index}"
@@ -206,6 +216,11 @@ def _check_coords(name: str, at: Coords) -> None:
     if not holds_positions(pos):
         raise TypeError(
             f"{name}.pos must be int32, or float32 for tokens placed at real numbers; got {pos}"
+        )
+    if at.segment is not None and not jnp.issubdtype(at.segment.dtype, jnp.signedinteger):
+        raise TypeError(
+            f"{name}.segment must be int32, the packed document of each token; got "
+            f"{at.segment.dtype}"
         )
 
 
@@ -219,6 +234,8 @@ def _check(q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
             )
         if x.dtype != q.dtype:
             raise TypeError(f"{name} is {x.dtype} and q is {q.dtype}; cast them to one dtype")
+    if not jnp.issubdtype(q.dtype, jnp.floating):
+        raise TypeError(f"q, k and v must be floats, such as bfloat16; got {q.dtype}")
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"k is {k.shape[-1]} wide and q is {q.shape[-1]}; they must agree")
     if k.shape[-2] < 1 or q.shape[-2] % k.shape[-2]:
@@ -230,15 +247,26 @@ def _check(q, k, v, q_at: Coords, k_at: Coords, sinks) -> None:
             f"v has {v.shape[-3:-1]} (tokens, heads) and k has {k.shape[-3:-1]}; they must agree"
         )
     for name, at, x in (("q_at", q_at, q), ("k_at", k_at, k)):
-        shape = at.index.shape
-        fits = len(shape) == x.ndim - 2 and shape[-1] == x.shape[-3]
-        if not fits or any(a not in (1, b) for a, b in zip(shape[:-1], x.shape, strict=False)):
-            raise ValueError(
-                f"{name}.index has shape {shape}, but {name[0]} has tokens {x.shape[:-2]}"
-            )
-    if sinks is not None and sinks.shape != q.shape[-2:-1]:
+        for part in ("index", "pos", "segment"):
+            given = getattr(at, part)
+            if given is None:
+                continue
+            shape = given.shape
+            fits = len(shape) == x.ndim - 2 and shape[-1] == x.shape[-3]
+            fits &= all(a in (1, b) for a, b in zip(shape[:-1], x.shape, strict=False))
+            if not fits:
+                raise ValueError(
+                    f"{name}.{part} has shape {shape}, but {name[0]} has tokens {x.shape[:-2]}"
+                )
+    if (q_at.segment is None) != (k_at.segment is None):
+        there, missing = ("k_at", "q_at") if q_at.segment is None else ("q_at", "k_at")
+        raise TypeError(
+            f"{there} has segments and {missing} has none: give both, or tokens of different "
+            "documents would see each other"
+        )
+    if sinks is not None and jnp.shape(sinks) != q.shape[-2:-1]:
         raise ValueError(
-            f"sinks must have one logit per query head, {q.shape[-2:-1]}; got {sinks.shape}"
+            f"sinks must have one logit per query head, {q.shape[-2:-1]}; got {jnp.shape(sinks)}"
         )
 
 

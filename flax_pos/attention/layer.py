@@ -2,6 +2,7 @@
 without a cache."""
 
 import jax
+import jax.numpy as jnp
 
 from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, extend, last, ring_window
 from flax_pos.attention.dispatch import attend
@@ -75,8 +76,8 @@ def attend_cached(
       `*B T N Hv`, and the cache with these tokens in it.
 
     Raises:
-      ValueError: no `key_place` where one is needed; a full cache (see `append`); a ring smaller
-        than the window.
+      ValueError: no `key_place` where one is needed, or one made for another `on_full` or
+        `window`; a full cache (see `append`); a ring smaller than the window.
     """
     at = _coords(scheme, params, x, _with(at, features), last(cache))
     q = _rotated(scheme, params, q, at, "q")
@@ -93,10 +94,26 @@ def attend_cached(
         window = ring_window(cache, window)
     cache, k, v, k_at = extend(cache, k, v, at, on_full=on_full, window=window)
     if key_place is not None and scheme.depends_on_length:
+        if key_place.pos.shape != k_at.pos.shape:
+            raise ValueError(
+                f"key_place has places for keys {key_place.pos.shape}, but the keys to see are "
+                f"{k_at.pos.shape}: give place_keys the same on_full ({on_full!r}) and window"
+            )
         k_at = k_at._replace(pos=key_place.pos)
         k = _rotated(scheme, params, k, _with(k_at, key_place.features), "k")
+    if on_full == "roll" and "scores" in scheme.uses:
+        k, v, k_at = _in_order(k, v, k_at)
     out = attend(scheme, params, q, k, v, at, k_at, causal=True, window=window, **options)
     return out, cache
+
+
+def _in_order(k: jax.Array, v: jax.Array, at: Coords):
+    """A ring's keys in the order of their tokens, in which carries go from block to block."""
+    order = jnp.argsort(at.index, -1)
+    take = lambda a: jnp.take_along_axis(
+        a, order.reshape(*order.shape, *[1] * (a.ndim - order.ndim)), order.ndim - 1
+    )
+    return jax.tree.map(take, (k, v, at))
 
 
 def _coords(scheme: Scheme, params: Params, x: jax.Array, at: Coords, prev: Coords | None):

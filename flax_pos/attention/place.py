@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_pos.attention.cache import KeyPlace, KVCache, last, place_keys
+from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, last, place_keys
 from flax_pos.attention.dispatch import attend
 from flax_pos.attention.layer import attend_cached, prepare
 from flax_pos.functional.positions import (
@@ -35,6 +35,8 @@ class LayerPositions(NamedTuple):
     """Known to have neither padding nor segments."""
     key_place: KeyPlace | None = None
     """Where cached keys are at this length, for schemes that depend on it."""
+    on_full: OnFull = "error"
+    """What happens when a cache is full, as `place` was told."""
 
     def attend(
         self,
@@ -54,7 +56,8 @@ class LayerPositions(NamedTuple):
           q: `*B T N H`. k: `*B T K H`. v: `*B T K Hv`. All as projected, not yet rotated.
           cache: this layer's keys and values of earlier tokens.
           causal: must be True with a cache.
-          options: more options of `flax_pos.attend`.
+          options: more options of `flax_pos.attend`. (What to do when the cache is full, `place`
+            is told.)
 
         Returns:
           `*B T N Hv`, and the cache with these tokens in it (None without one).
@@ -70,8 +73,9 @@ class LayerPositions(NamedTuple):
                 "causal=False has no meaning with a cache: what comes after is not there"
             )
         return attend_cached(
-            *tokens, v, self.at, self.features, cache, key_place=self.key_place, **options
-        )
+            *tokens, v, self.at, self.features, cache,
+            key_place=self.key_place, on_full=self.on_full, **options,
+        )  # fmt: skip
 
 
 class Placement(NamedTuple):
@@ -85,6 +89,7 @@ class Placement(NamedTuple):
     features: tuple[dict[str, jax.Array], ...]
     key_places: tuple[KeyPlace | None, ...]
     contiguous: bool
+    on_full: OnFull
 
     def layer(self, layer: int) -> LayerPositions:
         """The view of one layer, by its number."""
@@ -100,6 +105,7 @@ class Placement(NamedTuple):
             self.features[part],
             self.contiguous,
             self.key_places[part],
+            self.on_full,
         )
 
 
@@ -250,6 +256,7 @@ def place(
     mask: jax.Array | None = None,
     segments: jax.Array | None = None,
     caches: Sequence[KVCache] | None = None,
+    on_full: OnFull = "error",
     length: Any = None,
     key: jax.Array | None = None,
     ids: jax.Array | None = None,
@@ -266,6 +273,7 @@ def place(
       mask, segments: as in `order`.
       caches: when the tokens continue cached ones: those of the first layers, in order, as many
         as it takes to meet every scheme; before these tokens.
+      on_full: what happens when a cache is full, "error" or "roll", as for `attend_cached`.
       length: total length of the sequence (int or traced int32 scalar); None: largest position
         + 1.
       key: training noise for positions; None means evaluation.
@@ -311,9 +319,9 @@ def place(
         if cache is None or not part.depends_on_length:
             key_places.append(None)
         else:
-            key_places.append(place_keys(part, cache, at[-1], dims, key=key))
+            key_places.append(place_keys(part, cache, at[-1], dims, on_full=on_full, key=key))
     once = tuple(at), tuple(features), tuple(key_places)
-    return x, Placement(plan, params, *once, contiguous)
+    return x, Placement(plan, params, *once, contiguous, on_full)
 
 
 def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:

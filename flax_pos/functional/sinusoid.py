@@ -5,10 +5,10 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
 from flax_pos.functional.angles import cos_sin_at
+from flax_pos.functional.fields import check_number
 from flax_pos.functional.rope.frequencies import powers_of_traced
 
 SinusoidLayout = Literal["interleaved", "half", "half_cos_first"]
@@ -23,8 +23,7 @@ def check_sinusoid(layout: str, denominator: str, theta) -> None:
         raise ValueError(
             f"denominator must be one of {get_args(SinusoidDenominator)}, got {denominator!r}"
         )
-    if not isinstance(theta, Tracer) and not theta > 0:
-        raise ValueError(f"theta must be positive, got {theta}")
+    check_number("theta", theta, above=0)
 
 
 def sinusoidal(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax_pos.functional.fields import check_number
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.rope import Rope
+from flax_pos.schemes.two_level import refuse_two_levels
 
 
 @register("shuffled")
@@ -24,6 +25,8 @@ class Shuffled(Wrapper):
     relative = False
 
     def __post_init__(self):
+        super().__post_init__()
+        refuse_two_levels(self)
         check_number("span", self.span, above=0)
 
     def positions(self, index, *, length, key=None, ids=None, prev=None):

@@ -211,9 +211,16 @@ class Scheme:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wrapper(Scheme):
-    """Forwards everything to `inner`; a subclass replaces the hooks that it changes."""
+    """Forwards everything to `inner`; a subclass replaces the hooks that it changes, and calls
+    `super().__post_init__()` where it checks settings of its own."""
 
     inner: Scheme
+
+    def __post_init__(self):
+        if not isinstance(self.inner, Scheme):
+            raise TypeError(
+                f"inner must be an instance of a scheme, such as Rope(), got {self.inner!r}"
+            )
 
     @property
     def uses(self) -> frozenset[str]:

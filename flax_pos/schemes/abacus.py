@@ -37,6 +37,7 @@ class Abacus(TwoLevel):
     toy = {"digits": (1, 2, 3, 4), "rows": 64, "max_shift": 5}
 
     def __post_init__(self):
+        super().__post_init__()
         check_ids("digits", self.digits)
         check_integer("rows", self.rows, at_least=2)
         check_integer("max_shift", self.max_shift, at_least=0)
@@ -59,5 +60,5 @@ class Abacus(TwoLevel):
         place = run_offsets(digit, index <= 0, before)
         fits = (place >= 0) & (place + shift < self.rows)
         place = jnp.where(place > 0, place + shift, place)
-        plain = self.inner.positions(index, length=length, key=rest, ids=ids, prev=inner_prev)
+        plain = self._plain(index, length=length, key=rest, ids=ids, prev=inner_prev)
         return jnp.where(fits, plain * self.rows + place, UNKNOWN)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from jax.core import Tracer
-
 from flax_pos.functional.distance import alibi_bias, alibi_slopes
+from flax_pos.functional.fields import check_number
 from flax_pos.scheme import Scheme, register
 
 
@@ -23,10 +22,8 @@ class Alibi(Scheme):
     formula = "b = -m_n |i - j|, m_n = 2^(-8 n / N), n = 1 .. N"
 
     def __post_init__(self):
-        if not isinstance(self.max_bias, Tracer) and not self.max_bias > 0:
-            raise ValueError(f"max_bias must be positive, got {self.max_bias}")
-        if not isinstance(self.scale, Tracer) and not self.scale > 0:
-            raise ValueError(f"scale must be positive, got {self.scale}")
+        check_number("max_bias", self.max_bias, above=0)
+        check_number("scale", self.scale, above=0)
 
     def bias(self, params, q_at, k_at, heads):
         slopes = self.scale * alibi_slopes(heads, max_bias=self.max_bias)

@@ -34,6 +34,12 @@ class BiPE(TwoLevel):
     toy = {"separators": (3, 7), "rows": 8}
 
     def __post_init__(self):
+        super().__post_init__()
+        if "positions" in self.inner.uses:
+            raise ValueError(
+                f"inner must take the numbers of sentences as they are; {self.inner.name!r} moves "
+                "positions (for RoPE a scaling law of its spec does that)"
+            )
         check_ids("separators", self.separators)
         check_integer("rows", self.rows)
         check_number("stddev", self.stddev, at_least=0)

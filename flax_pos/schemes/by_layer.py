@@ -51,6 +51,8 @@ class ByLayer(Layered):
 
     def __post_init__(self):
         check_parts(self.parts)
+        if not isinstance(self.pattern, tuple):
+            raise TypeError(f"pattern must be a tuple of numbers of parts, got {self.pattern!r}")
         if not self.pattern:
             raise ValueError("pattern must name a part for at least one layer")
         wrong = [i for i in self.pattern if i not in range(len(self.parts))]

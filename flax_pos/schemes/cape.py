@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax_pos.functional.fields import check_number
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.sinusoidal import Sinusoidal
+from flax_pos.schemes.two_level import refuse_two_levels
 
 
 @register("cape")
@@ -30,6 +31,8 @@ class Cape(Wrapper):
     formula = "pos = (i + D + e_i) s, D ~ U(-a, a), e_i ~ U(-b, b), log s ~ U(-log c, log c)"
 
     def __post_init__(self):
+        super().__post_init__()
+        refuse_two_levels(self)
         check_number("max_shift", self.max_shift, at_least=0)
         check_number("max_jitter", self.max_jitter, at_least=0)
         check_number("max_stretch", self.max_stretch, at_least=1)

@@ -24,6 +24,7 @@ class Dape(Wrapper):
     formula = "s = S + B + W2 leaky_relu(W1 [S; B]), S = q.k / sqrt(H), over heads"
 
     def __post_init__(self):
+        super().__post_init__()
         check_integer("hidden", self.hidden)
         if "bias" not in self.inner.uses:
             raise ValueError(f"inner must have a bias to adapt, {self.inner.name!r} has none")

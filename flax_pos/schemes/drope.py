@@ -26,6 +26,7 @@ class Drope(Wrapper):
     formula = "inner, then nothing: s = q.k / sqrt(H)"
 
     def __post_init__(self):
+        super().__post_init__()
         check_flag("dropped", self.dropped)
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from flax_pos.functional.fields import check_integer, check_number
 from flax_pos.functional.lookup import lookup
 from flax_pos.functional.positions import check_positions
 from flax_pos.scheme import Scheme, register
@@ -27,8 +28,8 @@ class Learned(Scheme):
     unbounded = False
 
     def __post_init__(self):
-        if self.offset < 0:
-            raise ValueError(f"offset must not be negative, got {self.offset}")
+        check_integer("offset", self.offset, at_least=0)
+        check_number("stddev", self.stddev, at_least=0)
 
     def init_model(self, key, dims):
         shape = (dims.max_len + self.offset, dims.width)

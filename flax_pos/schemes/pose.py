@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from flax_pos.functional.fields import check_integer
+from flax_pos.functional.fields import check_at_most, check_integer
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.rope import Rope
+from flax_pos.schemes.two_level import refuse_two_levels
 
 
 @register("pose")
@@ -27,13 +28,14 @@ class PoSE(Wrapper):
     formula = "pos = i if i < c else i + u, c ~ U(1, L/2), u ~ U(0, target - L)"
 
     def __post_init__(self):
+        super().__post_init__()
+        refuse_two_levels(self)
         check_integer("target", self.target)
 
     def positions(self, index, *, length, key=None, ids=None, prev=None):
         if key is None:
             return self.inner.positions(index, length=length, ids=ids, prev=prev)
-        if isinstance(length, int) and length > self.target:
-            raise ValueError(f"length {length} exceeds target={self.target}")
+        check_at_most("length", length, "target", self.target)
         cut_key, skip_key, rest = jax.random.split(key, 3)
         cut = jax.random.randint(cut_key, (), 1, (length + 1) // 2 + 1)
         skip = jax.random.randint(skip_key, (), 0, self.target - length + 1)

@@ -26,9 +26,10 @@ class PositionCoupling(TwoLevel):
     other tokens at 0. A trained row for each position is added to the embedding.
 
     In training e is drawn so that every row of the table is used, one draw for a forward; without
-    a key it is the last row, whatever the length. Reads ids: operands must be seen whole, the
-    answer may come token by token with `prev`. `inner` sees plain positions; the paper has none
-    there. `pos` is `2 (plain position * rows + row) + answer`.
+    a key it is the last row, whatever the length. Reads ids: a call must not end within an
+    operand (the next one raises, or gives NaN where ids are traced); the answer may come token by
+    token with `prev`. `inner` sees plain positions; the paper has none there. `pos` is
+    `2 (plain position * rows + row) + answer`.
     """
 
     inner: Scheme = NoPE()  # noqa: RUF009 - frozen
@@ -46,6 +47,7 @@ class PositionCoupling(TwoLevel):
     toy = {"digits": (1, 2, 3, 4), "equals": 5, "rows": 40}
 
     def __post_init__(self):
+        super().__post_init__()
         check_ids("digits", self.digits)
         check_integer("equals", self.equals, at_least=0)
         check_integer("rows", self.rows, at_least=4)
@@ -79,7 +81,10 @@ class PositionCoupling(TwoLevel):
         pos = jnp.where(digit, end - jnp.where(in_answer, from_start, from_end), 0)
         pos = jnp.where(sign, end, pos)
         known = (prev is not None) | (jnp.cumsum(start, -1) > 0)
+        # An operand whose first digits came in an earlier call, which took them for all of it.
+        cut = digit[..., :1] & prev_digit & ~in_answer[..., :1] & ~start[..., :1]
+        known &= ~cut
         fits = (pos > 0) | ~(digit | sign)
-        plain = self.inner.positions(index, length=length, key=rest, ids=ids, prev=inner_prev)
+        plain = self._plain(index, length=length, key=rest, ids=ids, prev=inner_prev)
         packed = 2 * (plain * self.rows + pos) + in_answer.astype(jnp.int32)
         return jnp.where(known & fits, packed, UNKNOWN)

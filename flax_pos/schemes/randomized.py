@@ -6,10 +6,11 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from flax_pos.functional.fields import check_integer
+from flax_pos.functional.fields import check_at_most, check_integer
 from flax_pos.functional.lookup import rows_at
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.rope import Rope
+from flax_pos.schemes.two_level import refuse_two_levels
 
 Evaluation = Literal["random", "identity"]
 
@@ -20,7 +21,8 @@ class Randomized(Wrapper):
     """A sorted random subset of 0 .. range - 1 takes the place of 0 .. length - 1.
 
     One draw serves all rows of a forward; give rows keys of their own with `jax.vmap`. Without a
-    key, as in evaluation, the draw is a fixed one. Tokens past the length go on after the range.
+    key, as in evaluation, the draw is a fixed one. Tokens past the length, and past the range where
+    a length known only at run time exceeds it, go on after the range.
     """
 
     inner: Scheme = Rope()  # noqa: RUF009 - frozen
@@ -34,6 +36,8 @@ class Randomized(Wrapper):
     formula = "pos = sort(subset of T out of 0 .. range - 1, without replacement)"
 
     def __post_init__(self):
+        super().__post_init__()
+        refuse_two_levels(self)
         check_integer("range", self.range)
         if self.evaluation not in get_args(Evaluation):
             raise ValueError(
@@ -53,11 +57,11 @@ class Randomized(Wrapper):
         return self.inner.positions(index, length=length, key=rest, ids=ids, prev=prev)
 
     def _draw(self, key, index, length):
-        if isinstance(length, int) and length > self.range:
-            raise ValueError(f"length {length} exceeds range={self.range}; make the range longer")
+        check_at_most("length", length, "range", self.range)
         chosen = jax.random.permutation(key, self.range) < length
         places = jnp.argsort(~chosen)  # those that are chosen first, in order
         drawn = rows_at(places[:, None], jnp.clip(index, 0, self.range - 1))[..., 0]
+        length = jnp.minimum(length, self.range)  # a longer one, traced, takes all of the range
         beyond = self.range + index - length
         drawn = jnp.where(index < length, drawn.astype(index.dtype), beyond.astype(index.dtype))
         return jnp.where(index < 0, index, drawn)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax_pos.functional.fields import check_integer
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.sinusoidal import Sinusoidal
+from flax_pos.schemes.two_level import refuse_two_levels
 
 
 @register("shape")
@@ -25,6 +26,8 @@ class Shape(Wrapper):
     formula = "pos = i + k, k ~ U(0, K)"
 
     def __post_init__(self):
+        super().__post_init__()
+        refuse_two_levels(self)
         check_integer("max_offset", self.max_offset, at_least=0)
 
     def positions(self, index, *, length, key=None, ids=None, prev=None):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jax.core import Tracer
 
+from flax_pos.functional.fields import check_number
 from flax_pos.functional.sinusoid import (
     SinusoidDenominator,
     SinusoidLayout,
@@ -39,9 +39,8 @@ class Sinusoidal(Scheme):
 
     def __post_init__(self):
         check_sinusoid(self.layout, self.denominator, self.theta)
-        given = self.amplitude
-        if given is not None and not isinstance(given, Tracer) and not given > 0:
-            raise ValueError(f"amplitude must be positive, got {given}")
+        if self.amplitude is not None:
+            check_number("amplitude", self.amplitude, above=0)
 
     def embed(self, params, x, pos):
         table = sinusoidal(

@@ -9,6 +9,7 @@ import jax
 from flax_pos.scheme import Scheme, register
 from flax_pos.schemes.alibi import Alibi
 from flax_pos.schemes.rope import Rope
+from flax_pos.schemes.two_level import two_level_in
 from flax_pos.types import Coords
 
 
@@ -40,6 +41,13 @@ class Stack(Scheme):
 
     def __post_init__(self):
         check_parts(self.parts)
+        for part in self.parts:
+            inner = two_level_in(part)
+            if inner is not None and len(self.parts) > 1:
+                raise ValueError(
+                    f"positions of {inner.name!r} hold two numbers each, which no other part of a "
+                    f"stack can read: put the others inside, {type(inner).__name__}(inner=...)"
+                )
         for hook in ("scores", "mix"):
             owners = [part.name for part in self.parts if hook in part.uses]
             if len(owners) > 1:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_pos.functional.distance import check_t5_buckets, relative_positions, t5_buckets
+from flax_pos.functional.fields import check_flag, check_integer
 from flax_pos.functional.lookup import rows_at
 from flax_pos.scheme import Scheme, register
 
@@ -24,6 +25,9 @@ class T5(Scheme):
     formula = "b = W[n, bucket(j - i)]; single distances, then geometric up to max_distance"
 
     def __post_init__(self):
+        check_flag("bidirectional", self.bidirectional)
+        check_integer("num_buckets", self.num_buckets)
+        check_integer("max_distance", self.max_distance)
         check_t5_buckets(self.bidirectional, self.num_buckets, self.max_distance)
 
     def init_model(self, key, dims):

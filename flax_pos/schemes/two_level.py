@@ -14,10 +14,30 @@ def needs_ids(scheme: Scheme, ids):
     return ids
 
 
+def refuse_two_levels(scheme: Wrapper) -> None:
+    """Raises ValueError if a scheme that moves positions was put around one that holds two numbers
+    in each and tells the start of a text by its plain positions."""
+    inner = two_level_in(scheme.inner)
+    if inner is not None:
+        raise ValueError(
+            f"{scheme.name!r} moves positions, and those of {inner.name!r} hold two numbers each: "
+            f"put it inside, {type(inner).__name__}(inner={type(scheme).__name__}(...))"
+        )
+
+
+def two_level_in(scheme: Scheme) -> "TwoLevel | None":
+    """The first two-level scheme that `scheme` is or holds."""
+    if isinstance(scheme, TwoLevel):
+        return scheme
+    parts = getattr(scheme, "parts", ()) or (getattr(scheme, "inner", None),)
+    found = (two_level_in(part) for part in parts if part is not None)
+    return next((one for one in found if one is not None), None)
+
+
 class TwoLevel(Wrapper):
     """`pos` holds two numbers in one: which row of a trained table is added to the embedding, and
-    where the inner scheme sees the token. A negative `pos` is a token that cannot be placed; its
-    lookup raises, or gives NaN where ids are traced.
+    where the inner scheme sees the token, which must be a whole number. A negative `pos` is a
+    token that cannot be placed; its lookup raises, or gives NaN where ids are traced.
 
     A subclass has the fields `rows` and `stddev` and the method `levels`.
     """
@@ -34,6 +54,16 @@ class TwoLevel(Wrapper):
     @property
     def uses(self):
         return self.inner.uses | {"init_model", "positions", "embed"}
+
+    def _plain(self, index, **given):
+        """Where the inner scheme puts tokens."""
+        pos = self.inner.positions(index, **given)
+        if not jnp.issubdtype(pos.dtype, jnp.integer):
+            raise ValueError(
+                f"inner scheme {self.inner.name!r} puts tokens at real numbers, and "
+                f"{self.name!r} keeps whole ones; for RoPE a scaling law of its spec does the same"
+            )
+        return pos
 
     def _inner(self, at):
         return at._replace(pos=self.levels(at.pos)[1])

@@ -39,6 +39,8 @@ BY_LAYER: tuple[Callable[[Scheme], None], ...] = (
     layer.check_memory,
     layer.check_explicit_mesh,
     layer.check_cache,
+    layer.check_ring,
+    layer.check_rows,
     layer.check_padding,
     layer.check_packing,
     layer.check_grouped_heads,

@@ -155,16 +155,17 @@ def decode(
     return outputs
 
 
-def decode_step(scheme: Scheme, inputs: Inputs, cache: KVCache, length):
-    """One call: the layer's output for the new tokens, and the cache with them."""
+def decode_step(scheme: Scheme, inputs: Inputs, cache: KVCache, length, **options):
+    """One call: the layer's output for the new tokens, and the cache with them; `options` are
+    `on_full` and `window` of `attend_cached`."""
     dims = DIMS._replace(length=length)
     pos = place(scheme, inputs, length, prev=last(cache))
     x = scheme.embed(inputs.params, inputs.x, pos)
     q, k, v = project(x, inputs.weights)
     at = Coords(inputs.index, pos)
-    key_place = place_keys(scheme, cache, at, dims) if scheme.depends_on_length else None
+    key_place = place_keys(scheme, cache, at, dims, **options) if scheme.depends_on_length else None
     tokens = (x, q, k, v, at, scheme.features(pos, dims))
-    return attend_cached(scheme, inputs.params, *tokens, cache, key_place=key_place)
+    return attend_cached(scheme, inputs.params, *tokens, cache, key_place=key_place, **options)
 
 
 # Comparing -------------------------------------------------------------------------------------

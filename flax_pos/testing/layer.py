@@ -1,6 +1,7 @@
 """Checks of one layer: every form of attention gives the same numbers, and claims are true."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from flax_pos.testing.harness import (
 from flax_pos.types import Coords
 
 FAR = 2**20
-"""A length that no scheme takes for a usual one."""
+"""A length, and a distance, that no scheme takes for a usual one."""
 NOT_16_BIT = 4001
 """Positions from here on are rounded to others in bfloat16 and, half of them, in float16."""
 
@@ -136,6 +137,31 @@ def check_cache(scheme: Scheme) -> None:
     assert len(traces) == before, "an equal scheme compiles again"
 
 
+def check_ring(scheme: Scheme) -> None:
+    """Through a cache that keeps the last few tokens attention is that of a sliding window, in
+    calls that the ring can hold and in one that it cannot. For schemes whose tokens carry
+    something or whose scores go from block to block."""
+    if not scheme.uses & {"coords", "scores"}:
+        return
+    inputs, size = make_inputs(scheme), 5
+    window = size if scheme.window is None else min(size, scheme.window)
+    roll = functools.partial(decode_step, on_full="roll", window=window)
+    pieces, stop = (1, 1, 1, 1, 1, 1, 7), 0
+    within = jax.jit(lambda inputs, length: forward(scheme, inputs, length=length, window=window))
+    for out in decode(scheme, inputs, pieces, size=size, step=jax.jit(roll, static_argnums=0)):
+        start, stop = stop, stop + out.shape[1]
+        wanted = within(inputs, jnp.int32(stop))[:, start:stop]
+        assert_close(out, wanted, f"tokens {start} to {stop} through a ring, ")
+
+
+def check_rows(scheme: Scheme) -> None:
+    """Rows of a batch do not see each other."""
+    inputs = make_inputs(scheme)
+    index = inputs.index.at[1].add(-6).clip(-1)
+    other = inputs._replace(x=inputs.x.at[1].set(3.0), ids=inputs.ids.at[1].set(7), index=index)
+    assert_close(run(scheme, other)[0], run(scheme, inputs)[0], "a row beside another one")
+
+
 def check_padding(scheme: Scheme) -> None:
     """Rows shifted right by padding give the same numbers, whatever the padding holds."""
     inputs = make_inputs(scheme)
@@ -206,11 +232,14 @@ def _reads_ids(scheme, inputs, key) -> bool:
 
 
 def check_claims(scheme: Scheme) -> None:
-    """`relative`, `unbounded` and `depends_on_length` are true where claimed, false where not."""
+    """`relative`, `unbounded` and `depends_on_length` are true where claimed, false where not;
+    `relative` also far away, where float32 no longer tells positions apart."""
     inputs = make_inputs(scheme)
     here = run(scheme, inputs)
+    shifts = (17, FAR) if scheme.unbounded else (17,)
+    shifted = [run(scheme, inputs, shift=shift) for shift in shifts]
     for name, true in (
-        ("relative", not differ(run(scheme, inputs, shift=17), here, tolerance=1e-4)),
+        ("relative", not any(differ(moved, here, tolerance=1e-4) for moved in shifted)),
         ("unbounded", np.isfinite(run(scheme, inputs, shift=10 * DIMS.max_len)).all()),
         ("depends_on_length", differ(run(scheme, inputs, length=FAR), here)),
     ):

@@ -119,7 +119,7 @@ def test_transforms_strict_promotion_and_x64_change_nothing():
     [
         ({"layout": "split"}, ValueError, "layout must be one of .*'half'.*got 'split'"),
         ({"denominator": "d"}, ValueError, "denominator must be one of .*got 'd'"),
-        ({"theta": 0.0}, ValueError, "theta must be positive, got 0.0"),
+        ({"theta": 0.0}, ValueError, "theta must be above 0, got 0.0"),
         ({"width": 0}, ValueError, "width must be at least 1 .*got 0"),
         (dict(width=3, **FAIRSEQ), ValueError, "width must be at least 4 .*got 3"),
         ({"positions": jnp.zeros(2, jnp.int16)}, TypeError, "at least 32 bits, got int16"),

@@ -99,8 +99,8 @@ def test_sinusoidal_settings_can_be_swept_under_vmap():
     [
         ({"layout": "x"}, "layout must be one of"),
         ({"denominator": "x"}, "denominator must be one of"),
-        ({"theta": -1.0}, "theta must be positive, got -1.0"),
-        ({"amplitude": 0.0}, "amplitude must be positive, got 0.0"),
+        ({"theta": -1.0}, "theta must be above 0, got -1.0"),
+        ({"amplitude": 0.0}, "amplitude must be above 0, got 0.0"),
     ],
 )
 def test_bad_sinusoidal_settings_raise(fields, message):
@@ -144,7 +144,7 @@ def test_row_offset():
         scheme.embed(params, jnp.zeros((1, 1, 6)), jnp.array([[8]]))
     with pytest.raises(ValueError, match="position -2"):
         scheme.embed(params, jnp.zeros((1, 1, 6)), jnp.array([[-2]]))
-    with pytest.raises(ValueError, match="offset must not be negative, got -1"):
+    with pytest.raises(ValueError, match="offset must be at least 0, got -1"):
         Learned(offset=-1)
 
 
@@ -201,7 +201,7 @@ def test_alibi_max_bias_can_be_swept():
     swept = jax.vmap(f)(jnp.array([8.0, 4.0]))
     np.testing.assert_allclose(swept[1], f(4.0), rtol=1e-6)
     np.testing.assert_allclose(-f(4.0)[0, :, 0, 0], GOLDEN["alibi/mpt_slopes_4_max4"], rtol=1e-6)
-    with pytest.raises(ValueError, match="max_bias must be positive, got 0"):
+    with pytest.raises(ValueError, match="max_bias must be above 0, got 0"):
         Alibi(max_bias=0.0)
 
 
