@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from flax_pos.scheme import Scheme
+from flax_pos.scheme import Scheme, check_scheme
 from flax_pos.types import Coords, Dims
 
 OnFull = Literal["error", "roll"]
@@ -71,9 +71,10 @@ def init_cache(
     Raises:
       ValueError: `size` is below 1.
     """
+    check_scheme(scheme)
     if size < 1:
         raise ValueError(f"size must be at least 1 slot, got {size}")
-    axes = (batch,) if isinstance(batch, int) else tuple(batch)
+    axes = (batch,) if isinstance(batch, int | np.integer) else tuple(batch)
     dims = dims._replace(length=1)
 
     def one_token(key: jax.Array) -> Coords:
@@ -120,6 +121,7 @@ def append(
       ValueError: `on_full="error"` and a row is full. Where that is known only at run time
         nothing can be raised: the row is poisoned with NaN, and so is all that attends to it.
       TypeError: the tokens do not fit the cache (dtype, features, segments).
+      ValueError: nor do their shapes (batch axes, heads, widths).
     """
     _check_fits(cache, k, v, at)
     slot = _slots(cache, at.index, on_full)
@@ -277,6 +279,18 @@ def _check_fits(cache: KVCache, k: jax.Array, v: jax.Array, at: Coords) -> None:
     for name, old, new in (("k", cache.k, k), ("v", cache.v, v), ("at.pos", cache.at.pos, at.pos)):
         if old.dtype != new.dtype:
             raise TypeError(f"{name} is {new.dtype}, but the cache holds {old.dtype}")
+    axes = cache.length.ndim
+    for name, old, new in (
+        ("k", cache.k, k),
+        ("v", cache.v, v),
+        ("at.index", cache.at.index, at.index),
+        ("at.pos", cache.at.pos, at.pos),
+    ):
+        wanted = f"{(*old.shape[:axes], 'T', *old.shape[axes + 1 :])}".replace("'", "")
+        if new.ndim != old.ndim or new.shape[:axes] + new.shape[axes + 1 :] != (
+            old.shape[:axes] + old.shape[axes + 1 :]
+        ):
+            raise ValueError(f"{name} has shape {new.shape}, but the cache is for {wanted}")
     if cache.at.feats.keys() != at.feats.keys():
         raise TypeError(
             f"tokens carry features {sorted(at.feats)}, but the cache has places for "

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, extend, last, ring_window
 from flax_pos.attention.dispatch import attend
-from flax_pos.scheme import Scheme, contract
+from flax_pos.scheme import Scheme, check_scheme, contract
 from flax_pos.types import Coords, Params, Side
 
 
@@ -35,6 +35,7 @@ def prepare(
       q, k, and the coords to use and cache: without `features`, which only `coords` and `rotate`
       see.
     """
+    check_scheme(scheme)
     at = _coords(scheme, params, x, _with(at, features), prev)
     q = _rotated(scheme, params, q, at, "q")
     k = _rotated(scheme, params, k, at, "k")
@@ -78,7 +79,11 @@ def attend_cached(
     Raises:
       ValueError: no `key_place` where one is needed, or one made for another `on_full` or
         `window`; a full cache (see `append`); a ring smaller than the window.
+      TypeError: `causal` among the options; tokens that do not fit the cache (see `append`).
     """
+    check_scheme(scheme)
+    if "causal" in options:
+        raise TypeError("attention through a cache is causal: leave out causal")
     at = _coords(scheme, params, x, _with(at, features), last(cache))
     q = _rotated(scheme, params, q, at, "q")
     if not scheme.depends_on_length:

@@ -33,9 +33,12 @@ def from_dict(spec: Mapping[str, Any]) -> Scheme:
     """The inverse of `to_dict`.
 
     Raises:
+      TypeError: `spec` is no mapping.
       ValueError: no `name`, an unknown scheme, or an unknown field; the message names it and
         lists what is known.
     """
+    if not isinstance(spec, Mapping):
+        raise TypeError(f"a scheme must be a table such as {{'name': 'rope'}}, got {spec!r}")
     fields = dict(spec)
     if "name" not in fields:
         raise ValueError(f"a scheme needs the key 'name', got keys {sorted(fields)}")

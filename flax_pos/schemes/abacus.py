@@ -61,4 +61,5 @@ class Abacus(TwoLevel):
         fits = (place >= 0) & (place + shift < self.rows)
         place = jnp.where(place > 0, place + shift, place)
         plain = self._plain(index, length=length, key=rest, ids=ids, prev=inner_prev)
+        fits &= self._fits(plain, self.rows)
         return jnp.where(fits, plain * self.rows + place, UNKNOWN)

@@ -59,5 +59,6 @@ class BiPE(TwoLevel):
             word_before = jnp.where(closed == 1, 0, place + 1)
         sentence, place = sentence_positions(closes, start, sentence_before, word_before)
         known = jnp.cumsum(start | (word_before >= 0), -1) > 0
+        known &= self._fits(sentence, 2 * self.rows)
         packed = sentence * self.rows + jnp.minimum(place, self.rows - 1)
         return jnp.where(known, 2 * packed + closes.astype(jnp.int32), UNKNOWN)

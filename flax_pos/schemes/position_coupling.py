@@ -87,4 +87,5 @@ class PositionCoupling(TwoLevel):
         fits = (pos > 0) | ~(digit | sign)
         plain = self._plain(index, length=length, key=rest, ids=ids, prev=inner_prev)
         packed = 2 * (plain * self.rows + pos) + in_answer.astype(jnp.int32)
+        fits &= self._fits(plain, 2 * self.rows)
         return jnp.where(known & fits, packed, UNKNOWN)

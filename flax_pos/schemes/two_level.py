@@ -46,6 +46,10 @@ class TwoLevel(Wrapper):
     stddev: float
     relative = False
 
+    def _fits(self, plain, room: int):
+        """Whether `plain * room`, with less than `room` added, is an int32."""
+        return plain < (2**31 - 1) // room
+
     def levels(self, pos):
         """The row of the table and the inner scheme's position of each `pos` that is not
         negative."""

@@ -16,6 +16,7 @@ wrong everywhere passes them; compare with numbers from the paper as well.
 from collections.abc import Callable
 
 from flax_pos.scheme import Scheme, plan_layers
+from flax_pos.scheme import check_scheme as check_instance
 from flax_pos.testing import layer, modules, settings
 from flax_pos.testing.harness import DIMS
 
@@ -64,7 +65,8 @@ CHECKS: tuple[Callable[[Scheme], None], ...] = (*WHOLE, *map(_for_layers, BY_LAY
 
 
 def check_scheme(scheme: Scheme) -> None:
-    """Runs all checks on `scheme`; the first that fails raises AssertionError."""
+    """Runs all checks on `scheme`, an instance; the first that fails raises AssertionError."""
+    check_instance(scheme)
     for check in CHECKS:
         check(scheme)
 

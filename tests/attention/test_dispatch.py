@@ -403,3 +403,51 @@ def test_no_tokens(form, queries, keys):
         NONE, {}, q[:, :queries], k[:, :keys], v[:, :keys], q_at, k_at, implementation=form
     )
     np.testing.assert_array_equal(out, np.zeros((2, queries, 4, 8)))
+
+
+WRONG = {
+    "segments on one side": (
+        {"q_at": {"segment": jnp.zeros((2, 9), jnp.int32)}}, "q_at has segments and k_at has none"),
+    "segments of a row only": (
+        {"q_at": {"segment": jnp.zeros((9,), jnp.int32)}}, r"q_at.segment has shape \(9,\)"),
+    "one segment a row": (
+        {"k_at": {"segment": jnp.zeros((2, 1), jnp.int32)}}, r"k_at.segment has shape \(2, 1\)"),
+    "segments that are floats": (
+        {"k_at": {"segment": jnp.zeros((2, 9), jnp.float16)}}, "k_at.segment must be int32"),
+    "one place a row": (
+        {"k_at": {"pos": jnp.zeros((2, 1), jnp.int32)}}, r"k_at.pos has shape \(2, 1\)"),
+    "places of a row only": (
+        {"q_at": {"pos": jnp.zeros((9,), jnp.int32)}}, r"q_at.pos has shape \(9,\)"),
+    "an index that is a list": ({"k_at": {"index": [0, 1]}}, "k_at.index must be an array"),
+    "a scale a head": ({"scale": jnp.ones(4)}, r"scale must be one number, got shape \(4,\)"),
+    "a scale in quotes": ({"scale": "0.5"}, "scale must be a number, got '0.5'"),
+    "a flag as scale": ({"scale": True}, "scale must be a number, got True"),
+    "a cap in quotes": ({"softcap": "30"}, "softcap must be a number, got '30'"),
+    "a cap a head": ({"softcap": jnp.ones(4)}, r"softcap must be one number, got shape \(4,\)"),
+    "sinks of two heads": ({"sinks": np.zeros(2)}, r"one logit per query head, \(4,\); got \(2,\)"),
+    "a window of two numbers": ({"window": (2, 0)}, r"window must be an integer .* got \(2, 0\)"),
+    "a word for causal": ({"causal": "yes"}, "causal must be True or False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["dense", "blockwise", "xla"])
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
+def test_input_that_would_be_misread_is_refused(given, message, form):
+    ats = {name: coords()._replace(**given.get(name, {})) for name in ("q_at", "k_at")}
+    options = {name: value for name, value in given.items() if name not in ats}
+    with pytest.raises((TypeError, ValueError), match=message):
+        attend(
+            ALIBI if form != "xla" else NONE, {}, *arrays(), **ats, implementation=form, **options
+        )
+
+
+def test_whole_numbers_are_not_attended_to():
+    xs = [x.astype(jnp.int32) for x in arrays()]
+    with pytest.raises(TypeError, match="q, k and v must be floats, such as bfloat16; got int32"):
+        call(xs=xs)
+
+
+@pytest.mark.parametrize("form", ["dense", "blockwise", "xla"])
+def test_a_scheme_of_many_layers_is_not_one(form):
+    with pytest.raises(ValueError, match=r"'rnope_swa' differs by layer: give scheme.for_layer"):
+        call(get_scheme("rnope_swa")(), implementation=form)

@@ -232,8 +232,9 @@ def test_pieces_change_nothing(name, pieces):
 
 @pytest.mark.parametrize("pieces", [(12,), (5, 4, 3), (1,) * 12, (3,) + (1,) * 9], ids=str)
 @pytest.mark.parametrize("size", [4, 6, 20])
-def test_a_ring_is_a_sliding_window(size, pieces):
-    scheme = scheme_of("fox")
+@pytest.mark.parametrize("name", ["fox", "stick_breaking", "cope"])
+def test_a_ring_is_a_sliding_window(name, size, pieces):
+    scheme = scheme_of(name)
     params, xs = params_of(scheme), activations()
     index = INDEX.at[0].add(-3).clip(-1)
     wanted = whole(scheme, params, xs, index, window=4)
@@ -301,6 +302,19 @@ def test_keys_are_rotated_for_the_current_length(pieces, options):
         window = options.get("window")
         wanted = whole(scheme, {}, xs, INDEX, length=stop, window=window)[:, start:stop]
         np.testing.assert_allclose(got[:, start:stop], wanted, atol=2e-5)
+
+
+def test_keys_placed_for_a_cache_that_does_not_roll():
+    """Three tokens push out what the first of them sees: the keys to see are then more."""
+    xs, at = activations(1, 3), Coords(INDEX[:1, 3:6], INDEX[:1, 3:6].astype(jnp.float32))
+    cache = init_cache(Stretched(), DIMS, 1, 4)
+    dims = DIMS._replace(length=6)
+    place = place_keys(Stretched(), cache, at, dims)
+    with pytest.raises(ValueError, match=r"key_place has places .*\(1, 4\).*\(1, 7\).*on_full"):
+        attend_cached(
+            Stretched(), {}, *xs, at, Stretched().features(at.pos, dims), cache,
+            key_place=place, on_full="roll",
+        )  # fmt: skip
 
 
 def test_keys_that_move_must_be_placed():

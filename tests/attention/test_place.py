@@ -2,8 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from draws import normal
 
-from flax_pos import Dims, from_dict, get_scheme
+from flax_pos import Dims, RopeSpec, from_dict, get_scheme
 from flax_pos.attention import init_cache
 from flax_pos.attention.place import (
     init_positions,
@@ -12,6 +13,7 @@ from flax_pos.attention.place import (
     rank_in_part,
     resolve,
 )
+from flax_pos.functional.rope import DynamicNTK
 from flax_pos.scheme import plan_layers
 
 DIMS = Dims(width=16, heads=4, kv_heads=2, head_dim=8, layers=4, max_len=8)
@@ -116,6 +118,27 @@ def test_resolve():
     jax.tree.map(np.testing.assert_array_equal, some["1"]["model"], params["0"]["model"])
     with pytest.raises(ValueError, match="'fire' needs the parameters"):
         resolve(t5, params, DIMS, get_scheme("fire")())
+
+
+@pytest.mark.parametrize("pieces", [(1,) * 8, (3, 1, 3, 1)], ids=str)
+def test_a_ring_of_keys_that_move_with_the_length(pieces):
+    spec = RopeSpec(scaling=DynamicNTK(factor=2.0, original_max_position_embeddings=4))
+    scheme, size = get_scheme("rope")(spec=spec), 4
+    plan, dims = plan_layers(scheme, 1), DIMS._replace(layers=1)
+    x = normal((2, 8, 16))
+    heads = lambda x, n: x.reshape(*x.shape[:2], n, 8)
+    qkv = lambda x: (heads(jnp.tile(x, 2), 4), heads(x, 2), heads(-x, 2))
+    cache, start = init_cache(scheme, dims, 2, size), 0
+    for count in pieces:
+        stop = start + count
+        _, here = place(plan, {"0": {"model": {}, "layers": {}}}, dims, x[:, start:stop],
+                        caches=[cache], on_full="roll")  # fmt: skip
+        piece = x[:, start:stop]
+        got, cache = here.layer(0).attend(piece, *qkv(piece), cache)
+        _, whole = place(plan, {"0": {"model": {}, "layers": {}}}, dims, x[:, :stop], length=stop)
+        want, _ = whole.layer(0).attend(x[:, :stop], *qkv(x[:, :stop]), window=size)
+        np.testing.assert_allclose(got, want[:, start:], atol=2e-5)
+        start = stop
 
 
 def test_causal_is_not_optional_with_a_cache():

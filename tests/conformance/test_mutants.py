@@ -225,6 +225,34 @@ class FalselyRelative(Learned):
 
 
 @caught_by(layer.check_claims)
+class RoundsFarPositions(Alibi):
+    def bias(self, params, q_at, k_at, heads):
+        far = lambda at: 0.3 * at.pos.astype(jnp.float32)
+        return far(k_at)[..., None, None, :] - far(q_at)[..., None, :, None]
+
+
+@caught_by(layer.check_rows)
+class RowsSeeEachOther(Scheme):
+    def coords(self, params, x, at, prev):
+        crowd = jnp.broadcast_to(x.astype(jnp.float32).mean(0, keepdims=True), x.shape)
+        return at._replace(feats={**at.feats, "crowd": crowd[..., 0]})
+
+    def bias(self, params, q_at, k_at, heads):
+        return k_at.feats["crowd"][..., None, None, :]
+
+
+@caught_by(layer.check_ring)
+class CountsFromTheFirstSlot(Scheme):
+    relative = True
+
+    def scores(self, params, pair, carry):
+        # The first key handed over was the first token, as long as nothing was dropped.
+        start = pair.k_at.pos[..., :1] if carry is None else carry
+        far = (pair.k_at.pos - start).astype(jnp.float32)
+        return pair.logits + jnp.log1p(jnp.abs(far))[..., None, None, :], start
+
+
+@caught_by(layer.check_claims)
 class FalselyUnbounded(Learned):
     unbounded = True
 

@@ -113,3 +113,25 @@ def test_windows_hold_for_any_scheme(options):
     i, j = np.ogrid[:13, :13]
     seen = (i - 4 < j) if scheme.window else (i // 4 == j // 4)
     np.testing.assert_array_equal(w.max(0) > 0, seen & (j <= i))
+
+
+def test_a_window_is_never_wider_than_the_one_inside():
+    with pytest.raises(ValueError, match="window=512 is wider than that of 'window', which is 4"):
+        Window(inner=Window(window=4))
+    with pytest.raises(ValueError, match="window=None is wider"):
+        Window(inner=Window(window=4), window=None, chunk=8)
+    with pytest.raises(ValueError, match="chunks of 8 tokens, and chunk=None takes them away"):
+        Window(inner=Window(window=None, chunk=8))
+    with pytest.raises(ValueError, match="chunk=6 around a scheme with chunks of 8"):
+        Window(inner=Window(window=None, chunk=8), chunk=6)
+    inside = Window(inner=Window(window=9), window=4)
+    assert (inside.window, inside.for_layer(0).window) == (4, 4)
+
+
+def test_a_window_around_layers_keeps_what_each_has():
+    reach = lambda scheme: [(part.window, part.chunk) for part in map(scheme.for_layer, range(4))]
+    swa = RNoPESWA(local_window=8)
+    assert reach(Window(inner=swa, window=512)) == [(8, None)] * 3 + [(512, None)]
+    assert reach(Window(inner=swa, window=5)) == [(5, None)] * 4
+    irope = IRope(local_chunk=8)
+    assert reach(Window(inner=irope, window=512)) == [(512, 8)] * 3 + [(512, None)]

@@ -58,6 +58,18 @@ def test_randomized_is_pointwise_and_knows_traced_lengths(key):
     np.testing.assert_array_equal(scheme.positions(beyond, length=T, key=key), [-1, 40, 43])
 
 
+@pytest.mark.parametrize("scheme", [Randomized(range=8), PoSE(target=8)], ids=lambda s: s.name)
+@pytest.mark.parametrize("length", [12, np.int32(12), jnp.int32(12)], ids=str)
+def test_a_text_longer_than_the_range_is_refused(scheme, length):
+    with pytest.raises(ValueError, match=r"length 12 exceeds (range|target)=8"):
+        scheme.positions(INDEX[:12], length=length, key=KEYS[0])
+
+
+def test_no_two_tokens_share_a_place_where_a_traced_length_exceeds_the_range():
+    place = jax.jit(lambda n: Randomized(range=8).positions(INDEX, length=n, key=KEYS[0]))
+    assert place(T).tolist() == list(range(T))
+
+
 def test_randomized_at_full_length_is_the_identity():
     np.testing.assert_array_equal(
         Randomized(range=T).positions(INDEX, length=T, key=KEYS[1]), INDEX

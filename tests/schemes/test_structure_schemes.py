@@ -1,16 +1,26 @@
 """Positions that follow from the ids, against loops over tokens, in one call and in pieces."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from harness import DIMS, close
 
+from flax_pos.lab.controls import Shuffled
 from flax_pos.schemes.abacus import Abacus
 from flax_pos.schemes.bipe import BiPE
+from flax_pos.schemes.cape import Cape
 from flax_pos.schemes.fire import Fire
+from flax_pos.schemes.interpolated import Interpolated
+from flax_pos.schemes.pose import PoSE
 from flax_pos.schemes.position_coupling import PositionCoupling
+from flax_pos.schemes.randomized import Randomized
 from flax_pos.schemes.rope import Rope
+from flax_pos.schemes.shape import Shape
+from flax_pos.schemes.stack import Stack
+from flax_pos.schemes.window import Window
 from flax_pos.types import Coords
 
 DIGITS = tuple(range(10))
@@ -199,3 +209,55 @@ def test_abacus_with_fire_reads_plain_distances():
 def test_settings_that_make_no_sense_are_named(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+@pytest.mark.parametrize("cut", [2, 3, 6])
+def test_a_call_that_ends_within_an_operand_is_found_out(cut):
+    assert (in_pieces(COUPLED, SUM, [cut])[cut:] < 0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Randomized(inner=ABACUS),
+        lambda: Shape(inner=COUPLED),
+        lambda: PoSE(inner=Window(inner=BIPE)),
+        lambda: Interpolated(inner=ABACUS),
+        lambda: Cape(inner=COUPLED),
+        lambda: Shuffled(inner=BIPE),
+        lambda: Stack(parts=(ABACUS, Fire())),
+        lambda: Stack(parts=(Rope(), Window(inner=BIPE))),
+    ],
+)
+def test_two_numbers_in_one_are_not_read_as_a_place(make):
+    with pytest.raises(ValueError, match=r"hold two numbers each.*inside, \w+\(inner="):
+        make()
+
+
+@pytest.mark.parametrize("inner", [Interpolated(), Cape()], ids=lambda s: s.name)
+@pytest.mark.parametrize("scheme", [ABACUS, COUPLED], ids=lambda s: s.name)
+def test_places_between_whole_numbers_are_refused(scheme, inner):
+    with pytest.raises(ValueError, match="puts tokens at real numbers"):
+        run(dataclasses.replace(scheme, inner=inner), SUM)
+
+
+@pytest.mark.parametrize("inner", [Interpolated(), Randomized(), PoSE(), Shape()])
+def test_sentences_are_numbered_as_they_come(inner):
+    with pytest.raises(ValueError, match=f"{inner.name!r} moves positions"):
+        BiPE(inner=inner)
+
+
+@pytest.mark.parametrize("scheme", [ABACUS, COUPLED], ids=lambda s: s.name)
+def test_places_that_do_not_fit_32_bits_are_not_taken_for_others(scheme):
+    far, ids = jnp.int32(2**31 // scheme.rows), jnp.array([[12]])
+    prev = Coords(jnp.array([[far - 1]]), jnp.array([[1]]))
+    place = lambda at: scheme.positions(at[None, None], length=at + 1, ids=ids, prev=prev)
+    assert place(far // 2 - 1)[0, 0] >= 0
+    assert place(far)[0, 0] < 0
+
+
+@pytest.mark.parametrize(("sentence", "fits"), [(2**31 // 12 - 2, True), (2**31 // 12 - 1, False)])
+def test_sentences_that_do_not_fit_32_bits_are_not_taken_for_others(sentence, fits):
+    prev = Coords(jnp.array([[5]]), jnp.array([[2 * (sentence * BIPE.rows + 2) + 1]], jnp.int32))
+    place = BIPE.positions(jnp.array([[6]]), length=7, ids=jnp.array([[1]]), prev=prev)
+    assert (place[0, 0] >= 0) == fits
