@@ -1,6 +1,7 @@
 # Two commands do everything; each builds its own virtual environment on first use.
 #   make toy     the main job: fit a tiny language model with every classic position scheme
 #   make test    lint, types, import contract, tests
+# Beside them, make slow runs the tests that take longer.
 # PYTHON=... picks the interpreter, ARGS="..." is handed on to the script or to pytest.
 
 VENV ?= .venv

@@ -26,7 +26,7 @@ def pytest_configure(config):
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     if jax.__version_info__ < (0, 11):  # later ones have no others
-        _compile_faster()
+        _offer_old_emitters()
     settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=30)
     settings.load_profile("repeatable")
     if config.getoption("--typecheck"):
@@ -38,17 +38,20 @@ def pytest_configure(config):
 QUICK = ("attention", "conformance", "grid", "interop", "lab", "nnx", "schemes", "tasks")
 """Packages of hundreds of small programs, each run once or twice: compiled fast rather than
 well."""
+BITWISE = ("lab",)
+"""Of these, packages that compare numbers of different programs bit by bit."""
+OLD_EMITTERS = {"on": False}
 
 
-def _compile_faster():
-    """Where most optimisations are off, XLA's older emitters too: half the time to compile."""
+def _offer_old_emitters():
+    """XLA's older emitters of loops: programs compile in half the time."""
     from jax._src import compiler
 
     own = compiler.get_compile_options
 
     def options(*args, **settings):
         made = own(*args, **settings)
-        if jax.config.read("jax_disable_most_optimizations"):
+        if OLD_EMITTERS["on"]:
             made.env_option_overrides = [
                 *made.env_option_overrides,
                 ("xla_cpu_use_fusion_emitters", False),
@@ -61,4 +64,6 @@ def _compile_faster():
 @pytest.fixture(scope="module", autouse=True)
 def compilation(request):
     """For all of a module, its own fixtures too: what is compared bit by bit is compiled alike."""
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICK)
+    package = request.path.parent.name
+    jax.config.update("jax_disable_most_optimizations", package in QUICK)
+    OLD_EMITTERS["on"] = package in QUICK and package not in BITWISE

@@ -109,9 +109,7 @@ def attend(
     check_scheme(scheme)
     one_layer = scheme.for_layer(0)
     if one_layer is not scheme and one_layer != scheme:
-        raise ValueError(
-            f"scheme {scheme.name!r} differs by layer: give scheme.for_layer(layer)"
-        )
+        raise ValueError(f"scheme {scheme.name!r} differs by layer: give scheme.for_layer(layer)")
     _check_coords("q_at", q_at)
     _check_coords("k_at", k_at)
     _check(q, k, v, q_at, k_at, sinks)

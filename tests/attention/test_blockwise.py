@@ -193,6 +193,7 @@ class _Options(dict):
         return hash(tuple(self.items()))
 
 
+@pytest.mark.slow
 def test_second_order():
     """Dense: forward over reverse and reverse over reverse. Blockwise: the latter only."""
     # Without XLA's optimisations this very program gives NaN where its eager run does not.

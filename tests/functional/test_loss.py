@@ -117,6 +117,7 @@ def test_tied_table_receives_both_gradients():
     np.testing.assert_allclose(both, apart[0] + apart[1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmap_equals_loop_and_second_order_runs():
     tables = jnp.stack([TABLE, 2 * TABLE])
     f = lambda t: linear_cross_entropy(H, t, LABELS, chunk=5)

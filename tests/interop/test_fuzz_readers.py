@@ -92,6 +92,7 @@ def test_models_survive_mutated_configs(tmp_path, name):
     assert 0 < loaded < 120
 
 
+@pytest.mark.slow
 def test_models_survive_mutated_gguf_files(tmp_path):
     """The whole way: header, config, names, tensors."""
     path = write_model(tmp_path / "x.gguf")

@@ -54,6 +54,7 @@ def test_only_matrices_of_blocks_are_rounded(bits, group):
     np.testing.assert_array_equal(*ids)
 
 
+@pytest.mark.slow
 def test_a_quantised_model_is_not_written_as_another_format(tmp_path):
     pytest.importorskip("qwix", reason="the extra flax-pos[quantize] is not installed")
     with pytest.raises(ValueError, match="not loaded from a checkpoint"):

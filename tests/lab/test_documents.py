@@ -56,6 +56,7 @@ def test_no_label_and_no_segment_crosses_documents(files):
     assert crossings > 100
 
 
+@pytest.mark.slow
 def test_a_packed_document_is_as_if_alone(files):
     """Also where positions are absolute."""
     task = task_of(files)

@@ -112,6 +112,7 @@ def test_a_window_limits_what_is_read():
     assert reach_of(np.array([0.5, 0.9, 1.0]), 0.9) == 2
 
 
+@pytest.mark.slow
 def test_receptive_field_is_the_gradient():
     """Each token in turn is given a row of its own in the table, whose gradient is then the
     token's."""

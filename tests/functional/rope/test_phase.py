@@ -104,6 +104,7 @@ def test_x64_changes_nothing():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_gradient_of_learned_frequencies():
     w, p = np.array([0.5, 0.1, 0.003]), np.array([3, 7, 900])
     loss = lambda w: sum(t.sum() for t in exact_cos_sin(jnp.asarray(p)[:, None], w))
