@@ -118,19 +118,24 @@ def append(
       on_full: "error": every row must have room. "roll": a row's oldest tokens make room.
 
     Raises:
-      ValueError: `on_full="error"` and a row is full. Where that is known only at run time
-        nothing can be raised: the row is poisoned with NaN, and so is all that attends to it.
+      ValueError: `on_full="error"` and a row is full; or a token's index is not above that of the
+        token before it, cached ones included (where a call starts again at 0, say; tokens with
+        segment numbers may). Where that is known only at run time nothing can be raised: the row
+        is poisoned with NaN, and so is all that attends to it.
       TypeError: the tokens do not fit the cache (dtype, features, segments).
       ValueError: nor do their shapes (batch axes, heads, widths).
     """
+    at = _in_all_rows(cache, at)
     _check_fits(cache, k, v, at)
     slot = _slots(cache, at.index, on_full)
     count = jnp.sum(at.index >= 0, -1, dtype=jnp.int32)
+    bad = _check_order(cache, at)
     if on_full == "error":
         full = cache.length + count > cache.size
         _check_room(cache, count, full)
-        poison = full[..., None, None, None]
-        k, v = (jnp.where(poison, jnp.asarray(jnp.nan, x.dtype), x) for x in (k, v))
+        bad |= full
+    poison = bad[..., None, None, None]
+    k, v = (jnp.where(poison, jnp.asarray(jnp.nan, x.dtype), x) for x in (k, v))
     k, v, at = jax.tree.map(
         lambda old, new: _write(old, new, slot), (cache.k, cache.v, cache.at), (k, v, at)
     )
@@ -162,6 +167,7 @@ def extend(
     tokens. Attend with `window=ring_window(cache, window)` when `on_full="roll"`; results do not
     depend on how the tokens were cut into calls.
     """
+    at = _in_all_rows(cache, at)
     after = append(cache, k, v, at, on_full=on_full)
     if not _joins(cache, at.index, on_full, window):
         return after, after.k, after.v, after.at
@@ -273,6 +279,33 @@ def _check_room(cache: KVCache, count: jax.Array, full: jax.Array) -> None:
         f"tokens and {np.ravel(count)[row]} more came: make the cache larger, or pass "
         "on_full='roll' to drop the oldest tokens"
     )
+
+
+def _check_order(cache: KVCache, at: Coords) -> jax.Array:
+    """bool `*B`: rows in which a token comes after one with the same index or a higher one."""
+    if at.segment is not None:
+        return jnp.zeros(cache.length.shape, bool)
+    index = jnp.concatenate([last(cache).index, at.index], -1)
+    before = jax.lax.cummax(index, axis=index.ndim - 1)[..., :-1]
+    wrong = (at.index >= 0) & (at.index <= before)
+    bad = wrong.any(-1)
+    if not isinstance(bad, Tracer) and np.any(bad):
+        row, token = np.argwhere(np.reshape(wrong, (-1, wrong.shape[-1])))[0]
+        given, seen = (
+            int(np.reshape(a, (-1, a.shape[-1]))[row, token]) for a in (at.index, before)
+        )
+        raise ValueError(
+            f"index of row {row} comes to {given} after {seen}: tokens go on where the cache ends, "
+            "at `cache.length` of their row"
+        )
+    return bad
+
+
+def _in_all_rows(cache: KVCache, at: Coords) -> Coords:
+    """`at` with what is one for all rows of the batch repeated in each."""
+    axes = cache.length.shape
+    repeat = lambda a: jnp.broadcast_to(a, (*axes, *a.shape[len(axes) :]))
+    return at._replace(feats=jax.tree.map(repeat, at.feats))
 
 
 def _check_fits(cache: KVCache, k: jax.Array, v: jax.Array, at: Coords) -> None:

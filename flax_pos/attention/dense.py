@@ -31,11 +31,13 @@ def block_scores(
     """Scores `*B N T S` (float32, not masked) of a block of queries against a block of keys, and
     the carry for the block to its left. The whole matrix is one block with carry None."""
     logits = dot_logits(q, k, scale=scale, softcap=softcap)
-    bias = scheme.bias(params, q_at, k_at, q.shape[-2])
+    with contract.params_of(scheme, params):
+        bias = scheme.bias(params, q_at, k_at, q.shape[-2])
     if bias is not None:
         contract.check_array(scheme, "bias", bias, "*B N T S", logits.shape, stretch=True)
     pair = Pair(q, k, logits, bias, mask, q_at, k_at, scale, softcap)
-    scored = scheme.scores(params, pair, carry)
+    with contract.params_of(scheme, params):
+        scored = scheme.scores(params, pair, carry)
     contract.check_scores(scheme, scored, logits.shape)
     return scored
 
@@ -77,7 +79,8 @@ def attend_dense(
         if sinks is not None:
             sinks = sinks.astype(jnp.float32).reshape((1,) * (top.ndim - 3) + (-1, 1, 1))
             top = jnp.maximum(top, sinks)
-        top = jax.lax.stop_gradient(top)
+        # A bias may be -inf at every key that a query sees.
+        top = jax.lax.stop_gradient(jnp.maximum(top, LOWEST))
         weights = jnp.where(mask, jnp.exp(scores - top), 0.0)
         total = weights.sum(-1, keepdims=True)
         if sinks is not None:

@@ -122,13 +122,15 @@ def _in_order(k: jax.Array, v: jax.Array, at: Coords):
 
 
 def _coords(scheme: Scheme, params: Params, x: jax.Array, at: Coords, prev: Coords | None):
-    carried = scheme.coords(params, x, at, prev)
+    with contract.params_of(scheme, params):
+        carried = scheme.coords(params, x, at, prev)
     contract.check_coords(scheme, carried, x.shape[:-1])
     return carried
 
 
 def _rotated(scheme: Scheme, params: Params, x: jax.Array, at: Coords, side: Side) -> jax.Array:
-    rotated = scheme.rotate(params, x, at, side)
+    with contract.params_of(scheme, params):
+        rotated = scheme.rotate(params, x, at, side)
     axes = f"*B T {'N' if side == 'q' else 'K'} H"
     contract.check_array(scheme, "rotate", rotated, axes, (*x.shape[:-1], None), dtype=x.dtype)
     return rotated

@@ -3,6 +3,7 @@
 Pure functions over plain parameter dicts; the NNX and Linen modules are thin shells around them.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -308,7 +309,11 @@ def place(
     for i, part in enumerate(plan.parts):
         cache = None if caches is None else caches[plan.part_of.index(i)]
         prev = None if cache is None else last(cache)
-        pos = part.positions(base, length=length, key=key, ids=ids, prev=prev)
+        where = functools.partial(part.positions, length=length, key=key, prev=prev)
+        if contiguous or ids is None or "positions" not in part.uses:
+            pos = where(base, ids=ids)
+        else:
+            pos = _without_padding(where, index, base, ids)
         contract.check_positions(part, pos, shape)
         with_positions = part.embed(params[str(i)]["model"], x, pos)
         contract.check_array(part, "embed", with_positions, "*B T D", x.shape, dtype=x.dtype)
@@ -322,6 +327,14 @@ def place(
             key_places.append(place_keys(part, cache, at[-1], dims, on_full=on_full, key=key))
     once = tuple(at), tuple(features), tuple(key_places)
     return x, Placement(plan, params, *once, contiguous, on_full)
+
+
+def _without_padding(where, index: jax.Array, base: jax.Array, ids: jax.Array) -> jax.Array:
+    """`where(base, ids=ids)` as if padding were not there: structure goes on across it."""
+    real_first = jnp.argsort(index < 0, -1, stable=True)
+    take = lambda a, order: jnp.take_along_axis(a, order, -1)
+    pos = where(take(base, real_first), ids=take(ids, real_first))
+    return take(pos, jnp.argsort(real_first, -1))
 
 
 def check_reach(plan: LayerPlan, length: int, max_len: int) -> None:

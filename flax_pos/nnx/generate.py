@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
 from flax_pos.attention.place import check_per_token, check_reach
@@ -159,6 +160,7 @@ def stream(
 def _start(model, ids, mask, max_new_tokens, rules, scheme) -> _State:
     """Checks the prompts, fills the cache with them and draws the first token."""
     traced = isinstance(ids, Tracer) or isinstance(mask, Tracer)
+    spread = None if traced else getattr(ids, "sharding", None)
     xp = jnp if traced else np
     ids = xp.asarray(ids)
     if ids.ndim != 2:
@@ -174,7 +176,11 @@ def _start(model, ids, mask, max_new_tokens, rules, scheme) -> _State:
     bucket = 1 << (ids.shape[1] - 1).bit_length()
     pad = ((0, 0), (0, bucket - ids.shape[1]))
     slots = -(-(longest + max_new_tokens) // _SLOTS) * _SLOTS
-    return _prefill(model, xp.pad(ids, pad), xp.pad(mask, pad), rules, slots=slots, scheme=scheme)
+    ids, mask = xp.pad(ids, pad), xp.pad(mask, pad)
+    if isinstance(spread, NamedSharding):
+        rows = NamedSharding(spread.mesh, PartitionSpec(*spread.spec[:1]))
+        ids, mask = jax.device_put((ids, mask), rows)
+    return _prefill(model, ids, mask, rules, slots=slots, scheme=scheme)
 
 
 def _longest_row(mask: np.ndarray) -> int:
@@ -210,8 +216,8 @@ def _rules(
 
 @functools.partial(jax.jit, static_argnames=("slots", "scheme"))
 def _prefill(model: CausalLM, ids, mask, rules: _Rules, *, slots: int, scheme) -> _State:
-    batch, length = ids.shape
-    cache = model.init_cache(batch, slots, scheme=scheme)
+    length = ids.shape[1]
+    cache = _empty_cache(model, ids, slots, scheme)
     h, cache = model.hidden(ids, mask=mask, cache=cache, scheme=scheme)
     newest = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
     h = jnp.take_along_axis(h, newest[:, None, None], axis=1)
@@ -219,7 +225,18 @@ def _prefill(model: CausalLM, ids, mask, rules: _Rules, *, slots: int, scheme) -
     if _depends_on_length(model, scheme):
         later = ((0, 0), (0, slots))
         history = _History(jnp.pad(ids, later), jnp.pad(mask, later))
-    return _draw(model, h, cache, rules, jnp.zeros(batch, bool), jnp.int32(0), history)
+    return _draw(model, h, cache, rules, jnp.zeros_like(mask[:, 0]), jnp.int32(0), history)
+
+
+def _empty_cache(model: CausalLM, ids: jax.Array, slots: int, scheme) -> Cache:
+    """Room for `slots` tokens of each row; it lies on devices as the rows do."""
+    rows, axis = jnp.zeros_like(ids[:, 0]), int(model.config.scan_layers)
+
+    def lay(leaf):
+        others = [a for a in range(leaf.ndim) if a != axis]
+        return leaf + jnp.expand_dims(rows, others).astype(leaf.dtype)
+
+    return jax.tree.map(lay, model.init_cache(ids.shape[0], slots, scheme=scheme))
 
 
 @functools.partial(jax.jit, static_argnames="scheme", donate_argnames="state")
@@ -241,7 +258,8 @@ def _decode(model: CausalLM, state: _State, rules: _Rules, limit: jax.Array, *, 
         state = _advance(model, state, rules, scheme)
         return _put(out, state), state
 
-    empty = jnp.full((state.token.shape[0], slots), rules.pad_id)
+    ended = jnp.full_like(state.token, rules.pad_id)  # lies as the rows do
+    empty = jnp.broadcast_to(ended[:, None], (*ended.shape, slots))
     return jax.lax.while_loop(unfinished, step, (_put(empty, state), state))[0]
 
 
@@ -266,7 +284,7 @@ def _advance(model: CausalLM, state: _State, rules: _Rules, scheme) -> _State:
     history = _History(put(ids, state.token[:, None]), put(seen, ~state.done[:, None]))
 
     def start_again(state: _State):
-        cache = model.init_cache(ids.shape[0], state.cache[0].size, scheme=scheme)
+        cache = _empty_cache(model, ids, state.cache[0].size, scheme)
         h, cache = model.hidden(history.ids, mask=history.mask, cache=cache, scheme=scheme)
         newest = h.shape[1] - 1 - jnp.argmax(history.mask[:, ::-1], axis=1)
         return jnp.take_along_axis(h, newest[:, None, None], axis=1), cache

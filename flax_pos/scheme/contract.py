@@ -4,6 +4,8 @@ Without this a result of the wrong shape would broadcast: a bias that lacks its 
 on in silence wherever there are as many rows as heads.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 
 from flax_pos.functional.positions import holds_positions
 from flax_pos.scheme.base import Scheme
-from flax_pos.types import Coords
+from flax_pos.types import Coords, Params
 
 
 class HookError(ValueError):
@@ -35,6 +37,20 @@ def check_params(scheme: Scheme, hook: str, params: Any) -> Any:
                 f"{name!r} is {dtype}"
             )
     return params
+
+
+@contextlib.contextmanager
+def params_of(scheme: Scheme, params: Params) -> Iterator[None]:
+    """Around hooks: says what `params` should have been where one misses a parameter."""
+    try:
+        yield
+    except KeyError as error:
+        if "init_model" not in scheme.uses and "init_layer" not in scheme.uses:
+            raise
+        raise HookError(
+            f"{named(scheme)} misses {error}; its params have {sorted(params)}. Give the "
+            "parameters of one layer, scheme.layer_params(scheme.init(key, dims), layer)"
+        ) from error
 
 
 def check_positions(scheme: Scheme, pos: Any, shape: tuple[int, ...]) -> None:
@@ -146,4 +162,5 @@ __all__ = [
     "check_positions",
     "check_scores",
     "named",
+    "params_of",
 ]

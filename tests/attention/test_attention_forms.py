@@ -7,7 +7,7 @@ import pytest
 from attention_oracle import attention
 from draws import normal
 
-from flax_pos import Coords, attend, get_scheme
+from flax_pos import Coords, Scheme, attend, get_scheme
 
 FORMS = {
     "dense": {"implementation": "dense"},
@@ -109,6 +109,38 @@ def test_rows_that_see_nothing_are_zeros_with_zero_gradient(form):
     for gradient in gradients:
         assert np.isfinite(gradient).all()
         assert (np.asarray(gradient)[padding] == 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_bias_may_rule_keys_out(form, causal):
+    """-inf as a bias masks: some keys of a row, or all that it may see, which leaves zeros."""
+
+    class Ruled(Scheme):
+        def bias(self, params, q_at, k_at, heads):
+            out = (q_at.pos % 3 == 1)[..., :, None] | (k_at.pos % 2 == 0)[..., None, :]
+            return jnp.where(out, -jnp.inf, params["bias"])[..., None, :, :]
+
+    q, k, v = arrays()
+    at = coords(PLAIN)
+
+    def loss(params, q, k, v):
+        out = attend(Ruled(), params, q, k, v, at, at, causal=causal, **FORMS[form])
+        return (out**2).sum(), out
+
+    gradients, out = jax.grad(loss, (0, 1, 2, 3), has_aux=True)({"bias": jnp.float32(0.3)}, q, k, v)
+    # By hand: the keys that are left, none of them for queries 1, 4, 7 and 10.
+    rows, keys = PLAIN[0][:, None], PLAIN[0][None]
+    left = (rows % 3 != 1) & (keys % 2 == 1) & ((keys <= rows) | (not causal))
+    logits = np.einsum("btnh,bsnh->bnts", q, np.repeat(k, 2, 2), dtype=np.float64) / 6**0.5
+    weights = np.where(left, np.exp(logits), 0.0)
+    total = weights.sum(-1, keepdims=True)
+    weights = np.divide(weights, total, where=total > 0, out=np.zeros_like(weights))
+    np.testing.assert_allclose(
+        out, np.einsum("bnts,bsnh->btnh", weights, np.repeat(v, 2, 2)), atol=2e-6
+    )
+    for gradient in jax.tree.leaves(gradients):
+        assert np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize("form", FORMS)

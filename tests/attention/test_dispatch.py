@@ -451,3 +451,17 @@ def test_whole_numbers_are_not_attended_to():
 def test_a_scheme_of_many_layers_is_not_one(form):
     with pytest.raises(ValueError, match=r"'rnope_swa' differs by layer: give scheme.for_layer"):
         call(get_scheme("rnope_swa")(), implementation=form)
+
+
+@pytest.mark.parametrize("form", ["dense", "blockwise"])
+def test_parameters_of_all_layers_are_not_those_of_one(form):
+    dims = Dims(width=32, heads=4, kv_heads=4, head_dim=8, layers=2, max_len=9)
+    t5 = get_scheme("t5")()
+    every = t5.init(jax.random.key(0), dims)
+    for params, found in ((every, r"\['layers', 'model'\]"), ({}, r"\[\]")):
+        with pytest.raises(ValueError, match=rf"'t5' misses 'table'; its params have {found}"):
+            attend(t5, params, *arrays(), coords(), coords(), implementation=form)
+    carope = get_scheme("carope")()
+    at, x, q = coords(), jnp.ones((2, 9, 32)), jnp.ones((2, 9, 4, 8))
+    with pytest.raises(ValueError, match=r"'carope' misses .*scheme.layer_params"):
+        prepare(carope, {}, x, q, q, at, carope.features(at.pos, dims))

@@ -91,6 +91,47 @@ def test_a_full_row_is_poisoned_where_nothing_can_raise():
     assert np.isfinite(one(cache, q_at)[0]).all()
 
 
+@pytest.mark.parametrize("on_full", ["error", "roll"])
+@pytest.mark.parametrize("again", [[0, 1], [1, 2], [2, 2], [3, 2], [-1, 1]], ids=str)
+def test_a_call_that_does_not_go_on_is_found_out(again, on_full):
+    """As when every call starts at position 0, which decodes fluent nonsense."""
+    cache = append(init_cache(NONE, DIMS, 2, 8), *tokens([[-1, -1], [0, 1]]))
+    new = tokens([[-1, 0], again])
+    with pytest.raises(
+        ValueError, match=r"index of row 1 comes to \d after \d: tokens go on where"
+    ):
+        append(cache, *new, on_full=on_full)
+    after = jax.jit(lambda *args: append(*args, on_full=on_full))(cache, *new)
+    out = attend(NONE, {}, jnp.ones((2, 2, 4, 8)), after.k, after.v, new[2], after.at)
+    assert np.isfinite(out[0]).all()
+    assert np.isnan(out[1, -1]).all()
+
+
+def test_documents_in_a_cache_start_again():
+    segment = lambda *rows: jnp.array([rows], jnp.int32)
+    cache = init_cache(NONE, DIMS, 1, 8, segments=True)
+    cache = append(cache, *tokens([[0, 1]], segment(1, 1)))
+    assert stored(append(cache, *tokens([[2, 0]], segment(1, 2))))[0][:4] == [0, 1, 2, 0]
+
+
+def test_what_all_rows_carry_in_common_is_cached_for_each():
+    """A leaf of coords may have 1 for the batch, as all that `attend` takes may."""
+
+    class Common(Scheme):
+        def coords(self, params, x, at, prev):
+            return at._replace(feats={**at.feats, "own": at.index[:1, :, None].astype(x.dtype)})
+
+    scheme, index = Common(), jnp.tile(jnp.arange(6), (2, 1))
+    for on_full in ("error", "roll"):
+        cache, x = init_cache(scheme, DIMS, 2, 6), jnp.ones((2, 6, 12))
+        q, k = jnp.ones((2, 6, 4, 8)), jnp.ones((2, 6, 2, 8))
+        for cut in (slice(0, 2), slice(2, 6)):
+            at = Coords(index[:, cut], index[:, cut])
+            _, cache = attend_cached(scheme, {}, x[:, cut], q[:, cut], k[:, cut], k[:, cut],
+                                     at, {}, cache, on_full=on_full)  # fmt: skip
+        np.testing.assert_array_equal(cache.at.feats["own"][..., 0], index)
+
+
 def test_a_ring_keeps_the_newest():
     cache = init_cache(NONE, DIMS, 2, 4)
     for piece in ([[0, 1, 2], [-1, 0, 1]], [[3, 4], [2, 3]], [[5], [-1]]):

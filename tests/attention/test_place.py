@@ -5,7 +5,7 @@ import pytest
 from draws import normal
 
 from flax_pos import Dims, RopeSpec, from_dict, get_scheme
-from flax_pos.attention import init_cache
+from flax_pos.attention import append, init_cache
 from flax_pos.attention.place import (
     init_positions,
     order,
@@ -118,6 +118,43 @@ def test_resolve():
     jax.tree.map(np.testing.assert_array_equal, some["1"]["model"], params["0"]["model"])
     with pytest.raises(ValueError, match="'fire' needs the parameters"):
         resolve(t5, params, DIMS, get_scheme("fire")())
+
+
+DIGITS = list(range(10))
+STRUCTURED = [
+    ({"name": "abacus", "digits": DIGITS}, 7),
+    ({"name": "bipe", "separators": [4, 9]}, 7),
+    ({"name": "position_coupling", "digits": DIGITS, "equals": 11}, 9),
+]
+"""Each with a place where a text may be cut, in the middle of a number or of a sentence."""
+HOLES = {"left": (3, 0, 2), "right": (0, 0, 5), "between": (0, 4, 0), "all over": (1, 2, 3)}
+"""Padding before a call's tokens, after its second one and after the last."""
+
+
+@pytest.mark.parametrize("holes", HOLES.values(), ids=HOLES)
+@pytest.mark.parametrize(("settings", "cut"), STRUCTURED, ids=lambda s: str(s)[:20])
+def test_structure_goes_on_across_padding(settings, cut, holes):
+    """A text in two calls with padding anywhere is placed as in one call without."""
+    scheme = from_dict(settings)
+    plan, dims = plan_layers(scheme, 1), DIMS._replace(layers=1)
+    params = init_positions(plan, jax.random.key(0), dims)
+    text = [12, 6, 5, 3, 10, 4, 9, 11, 2, 0, 7, 12]  # 653 + 49 = 207
+    put = lambda ids, **given: place(
+        plan, params, dims, jnp.zeros((1, len(ids), 16)), ids=jnp.array([ids]), **given
+    )[1].at[0]
+    whole = put(text).pos[0]
+    cache, got = init_cache(scheme, dims, 1, 16), []
+    for part in (text[:cut], text[cut:]):
+        pieces = [(1, holes[0]), (0, part[:2]), (1, holes[1]), (0, part[2:]), (1, holes[2])]
+        ids = [i for pad, run in pieces for i in ([4] * run if pad else run)]
+        real = [not pad for pad, run in pieces for _ in range(run if pad else len(run))]
+        at = put(ids, mask=jnp.array([real]), caches=[cache])
+        k = jnp.zeros((1, len(ids), 2, 8))
+        cache = append(cache, k, k, at)
+        got += at.pos[0][np.array(real)].tolist()
+    assert got == whole.tolist()
+    packed = put(text * 2, segments=jnp.array([[1] * 12 + [2] * 12])).pos[0]
+    assert packed.tolist() == whole.tolist() * 2
 
 
 @pytest.mark.parametrize("pieces", [(1,) * 8, (3, 1, 3, 1)], ids=str)

@@ -10,7 +10,8 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from tiny_models import some_ids, tiny
 
-from flax_pos import embed, unembed
+from flax_pos import embed, from_dict, unembed
+from flax_pos.nnx import generate
 
 MESH = jax.make_mesh((4, 2), ("data", "tensor"))
 
@@ -48,6 +49,29 @@ def test_a_training_step(name, attention):
     assert logits.sharding.spec[0] == "data"
     for ours, right in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(ours, right, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("rope", {}), ("learned", {"temperature": 1.0, "eos_id": 3}), ("cope", {}), ("ntk", {})],
+)
+def test_generation(name, options):
+    """Rows that are spread are continued where they are, token for token as on one device."""
+    law = {"kind": "dynamic_ntk", "factor": 2.0, "original_max_len": 8}
+    law = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 8}
+    ntk = {"name": "rope", "spec": {"scaling": law}}
+    scheme = name if name != "ntk" else from_dict(ntk)
+    model, ids = tiny(scheme, scan_layers=name == "rope"), some_ids(8, 6)
+    mask = jnp.arange(6)[None] >= jnp.arange(8)[:, None] % 3
+    options = {"max_new_tokens": 4, "mask": mask, **options}
+    if "temperature" in options:
+        options["key"] = jax.random.key(1)
+    want = generate(model, ids, **options)
+    graph, state = nnx.split(model)
+    with jax.set_mesh(MESH):
+        got = generate(nnx.merge(graph, put(state)), put(ids, "data"), **options)
+    assert got.sharding.spec[0] == "data"
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("spec", [(), ("tensor",), (None, "tensor"), ("data", "tensor")], ids=str)
