@@ -49,8 +49,8 @@ def check_integer(name: str, value, *, at_least: int = 1) -> None:
       TypeError: not an int. ValueError: too small.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        plain = "plain " if isinstance(value, np.integer) else ""  # settings are plain data
-        raise TypeError(f"{name} must be a {plain}whole number (int), got {value!r}")
+        hint = "; settings are plain data: int(...)" if isinstance(value, np.integer) else ""
+        raise TypeError(f"{name} must be a whole number, got {value!r}{hint}")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}")
 

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
+from flax_pos.functional.fields import check_integer
 from flax_pos.scheme import Scheme, Wrapper, register
 from flax_pos.schemes.rope import Rope
 
@@ -26,8 +27,8 @@ class Window(Wrapper):
         super().__post_init__()
         for name in ("window", "chunk"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if value is not None:
+                check_integer(name, value)
         if _narrower(self.window, self.inner.window) != self.window:
             raise ValueError(
                 f"window={self.window} is wider than that of {self.inner.name!r}, which is "

@@ -135,3 +135,12 @@ def test_a_window_around_layers_keeps_what_each_has():
     assert reach(Window(inner=swa, window=5)) == [(5, None)] * 4
     irope = IRope(local_chunk=8)
     assert reach(Window(inner=irope, window=512)) == [(512, 8)] * 3 + [(512, None)]
+
+
+@pytest.mark.parametrize("field", ["window", "chunk"])
+def test_sizes_are_plain_whole_numbers(field):
+    for value, said in ((2.5, "got 2.5"), (True, "got True"), (np.int64(4), "plain data: int")):
+        with pytest.raises(TypeError, match=f"{field} must be a whole number.*{said}"):
+            Window(**{field: value})
+    with pytest.raises(ValueError, match=f"{field} must be at least 1, got 0"):
+        Window(**{field: 0})
