@@ -13,7 +13,8 @@ def to_dict(scheme: Scheme) -> dict[str, Any]:
     as JSON and TOML hold them (nested schemes become nested dicts)."""
     if not scheme.name:
         raise ValueError(
-            f"{type(scheme).__name__} is not registered, so it has no name to be read back by"
+            f"{type(scheme).__name__} is not registered, so it has no name to be read back by: "
+            'decorate it with @register("some_name")'
         )
     fields = {f.name: _plain(getattr(scheme, f.name)) for f in dataclasses.fields(scheme)}
     return {"name": scheme.name, **fields}
