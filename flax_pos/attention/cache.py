@@ -129,11 +129,7 @@ def append(
     _check_fits(cache, k, v, at)
     slot = _slots(cache, at.index, on_full)
     count = jnp.sum(at.index >= 0, -1, dtype=jnp.int32)
-    bad = _check_order(cache, at)
-    if on_full == "error":
-        full = cache.length + count > cache.size
-        _check_room(cache, count, full)
-        bad |= full
+    bad = _check_order(cache, at) | check_room(cache, at.index, on_full)
     poison = bad[..., None, None, None]
     k, v = (jnp.where(poison, jnp.asarray(jnp.nan, x.dtype), x) for x in (k, v))
     k, v, at = jax.tree.map(
@@ -270,15 +266,22 @@ def _read(leaf: jax.Array, slot: jax.Array) -> jax.Array:
     return take(leaf, slot)
 
 
-def _check_room(cache: KVCache, count: jax.Array, full: jax.Array) -> None:
-    if isinstance(full, Tracer) or not np.any(full):
-        return
-    row = int(np.argmax(np.ravel(full)))
-    raise ValueError(
-        f"the KV cache has {cache.size} slots; row {row} holds {np.ravel(cache.length)[row]} "
-        f"tokens and {np.ravel(count)[row]} more came: make the cache larger, or pass "
-        "on_full='roll' to drop the oldest tokens"
-    )
+def check_room(cache: KVCache, index: Int[Array, "*B T"], on_full: OnFull) -> jax.Array:
+    """bool `*B`: rows of the cache that these tokens are too many for.
+
+    Raises:
+      ValueError: there are such rows, and that is known already.
+    """
+    count = jnp.sum(index >= 0, -1, dtype=jnp.int32)
+    full = (cache.length + count > cache.size) & (on_full == "error")
+    if not isinstance(full, Tracer) and np.any(full):
+        row = int(np.argmax(np.ravel(full)))
+        raise ValueError(
+            f"the KV cache has {cache.size} slots; row {row} holds {np.ravel(cache.length)[row]} "
+            f"tokens and {np.ravel(count)[row]} more came: make the cache larger, or pass "
+            "on_full='roll' to drop the oldest tokens"
+        )
+    return full
 
 
 def _check_order(cache: KVCache, at: Coords) -> jax.Array:
@@ -342,6 +345,7 @@ __all__ = [
     "KVCache",
     "KeyPlace",
     "append",
+    "check_room",
     "extend",
     "init_cache",
     "last",

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flax_pos.attention.cache import KeyPlace, KVCache, OnFull, last, place_keys
+from flax_pos.attention.cache import (
+    KeyPlace,
+    KVCache,
+    OnFull,
+    check_room,
+    last,
+    place_keys,
+)
 from flax_pos.attention.dispatch import attend
 from flax_pos.attention.layer import attend_cached, prepare
 from flax_pos.functional.positions import (
@@ -296,7 +303,11 @@ def place(
     if plain:
         check_reach(plan, shape[-1], dims.max_len)
     start = None if caches is None else caches[0].length
+    if start is not None and start.shape != shape[:-1]:
+        raise ValueError(f"the cache is for rows {start.shape}, but the ids have {shape[:-1]}")
     index, segment = order(shape, mask=mask, segments=segments, start=start)
+    if caches is not None:
+        check_room(caches[0], index, on_full)
     index += jnp.zeros_like(x[..., 0], jnp.int32)  # lies on devices as the tokens do
     # Padding is put at 0, where it does no harm: nothing sees it.
     base = jnp.where(index >= 0, index if positions is None else positions, 0)

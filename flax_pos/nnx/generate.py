@@ -80,7 +80,8 @@ def generate(
       model: the model; it is not changed.
       ids: prompts.
       mask: False on padding, on the left or on the right; None: no padding. Each row is continued
-        as if it were alone.
+        as if it were alone, save for schemes that depend on the length: there the longest row's
+        counts for all, as in one forward.
       max_new_tokens: how many; a row that ends earlier is filled with `pad_id`.
       temperature: 0 takes the best token; otherwise tokens are drawn, with `key`.
       top_k, top_p, min_p: see `flax_pos.functional.sampling.Sampling`.
@@ -290,7 +291,7 @@ def _advance(model: CausalLM, state: _State, rules: _Rules, scheme) -> _State:
         return jnp.take_along_axis(h, newest[:, None, None], axis=1), cache
 
     before, now = (jnp.max(m.sum(-1, dtype=jnp.int32)) for m in (seen, history.mask))
-    moved = _places_differ(model, scheme, before, now)
+    moved = _places_differ(model, scheme, ids.shape[1], before, now)
     h, cache = jax.lax.cond(moved, start_again, go_on, state)
     return _draw(model, h, cache, rules, state.done, state.step, history)
 
@@ -300,15 +301,16 @@ def _depends_on_length(model: CausalLM, scheme: Scheme | None) -> bool:
     return any(part.depends_on_length for part in plan.parts)
 
 
-def _places_differ(model: CausalLM, scheme: Scheme | None, before, now) -> jax.Array:
-    """Whether tokens are placed or rotated otherwise in a sequence of another length, judged by
-    the first two."""
-    index = jnp.arange(2, dtype=jnp.int32)[None]
+def _places_differ(model: CausalLM, scheme: Scheme | None, slots: int, before, now) -> jax.Array:
+    """Whether the first `before` of at most `slots` tokens are placed or rotated otherwise in a
+    sequence of length `now`; rotations are judged by the first two."""
+    index = jnp.arange(slots, dtype=jnp.int32)[None]
 
     def places(length):
         dims = model.config.dims._replace(length=length)
         pos = [part.positions(index, length=length, ids=index) for part in parts]
-        return pos, [part.features(p, dims) for part, p in zip(parts, pos, strict=True)]
+        known = [jnp.where(index < before, p, 0) for p in pos]
+        return known, [part.features(p[:, :2], dims) for part, p in zip(parts, pos, strict=True)]
 
     parts = plan_layers(scheme or model.scheme, model.config.layers).parts
     pairs = zip(*map(jax.tree.leaves, (places(before), places(now))), strict=True)

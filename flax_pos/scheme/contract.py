@@ -41,15 +41,14 @@ def check_params(scheme: Scheme, hook: str, params: Any) -> Any:
 
 @contextlib.contextmanager
 def params_of(scheme: Scheme, params: Params) -> Iterator[None]:
-    """Around hooks: says what `params` should have been where one misses a parameter."""
+    """Around hooks: says what they are given where one misses a parameter or a feature."""
     try:
         yield
     except KeyError as error:
-        if "init_model" not in scheme.uses and "init_layer" not in scheme.uses:
-            raise
         raise HookError(
-            f"{named(scheme)} misses {error}; its params have {sorted(params)}. Give the "
-            "parameters of one layer, scheme.layer_params(scheme.init(key, dims), layer)"
+            f"{named(scheme)} misses {error}; its params have {sorted(params)}. They must be those "
+            "of one layer, scheme.layer_params(scheme.init(key, dims), layer), out of init_model "
+            "and init_layer; what tokens carry comes from `prepare`"
         ) from error
 
 

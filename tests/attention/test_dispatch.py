@@ -465,3 +465,19 @@ def test_parameters_of_all_layers_are_not_those_of_one(form):
     at, x, q = coords(), jnp.ones((2, 9, 32)), jnp.ones((2, 9, 4, 8))
     with pytest.raises(ValueError, match=r"'carope' misses .*scheme.layer_params"):
         prepare(carope, {}, x, q, q, at, carope.features(at.pos, dims))
+
+
+@pytest.mark.parametrize("form", ["dense", "blockwise"])
+def test_what_prepare_makes_and_parameters_of_no_hook_are_asked_for(form):
+    dims = Dims(width=32, heads=4, kv_heads=2, head_dim=8, layers=1, max_len=9)
+    fox = get_scheme("fox")()
+    own = fox.layer_params(fox.init(jax.random.key(0), dims), 0)
+    with pytest.raises(ValueError, match="'fox' misses 'log_kept'.*comes from `prepare`"):
+        attend(fox, own, *arrays(), coords(), coords(), implementation=form)
+
+    class Forgot(Scheme):
+        def bias(self, params, q_at, k_at, heads):
+            return params["slope"]
+
+    with pytest.raises(ValueError, match="'Forgot' misses 'slope'.*out of init_model"):
+        attend(Forgot(), {}, *arrays(), coords(), coords(), implementation=form)

@@ -183,3 +183,21 @@ def test_generation_inside_a_program():
     model = tiny("rope")
     inside = jax.jit(lambda m, i: generate(m, i, max_new_tokens=4))(model, PROMPTS)
     np.testing.assert_array_equal(inside, generate(model, PROMPTS, max_new_tokens=4))
+
+
+def test_tokens_that_move_one_by_one_are_found():
+    """Places of the first two tokens may stay where later ones move (randomized positions)."""
+    scheme = from_dict({"name": "randomized", "inner": {"name": "rope"}, "range": 48})
+    model = tiny(scheme)
+    out = generate(model, PROMPTS[:1], max_new_tokens=8)
+    assert out[0, PROMPTS[:1].shape[1] :].tolist() == by_hand(model, PROMPTS[0], 8)
+
+
+def test_a_model_says_what_its_cache_cannot_take():
+    model = tiny("rope")
+    ids = PROMPTS[:, :3]
+    _, cache = model(ids, cache=model.init_cache(ids.shape[0], 4))
+    with pytest.raises(ValueError, match="4 slots; row 0 holds 3 tokens and 3 more came"):
+        model(ids, cache=cache)
+    with pytest.raises(ValueError, match=r"cache is for rows \(9,\), but the ids have \("):
+        model(ids, cache=model.init_cache(9, 8))
