@@ -218,9 +218,13 @@ def schemes(argv: Sequence[str], prog: str, console: Console) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in HEADINGS:
-        table.add_column(title, justify="right" if title == "parameters" else "left")
+        right = title == "parameters"
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
+    # A file has no width to keep to: identifiers stay whole there.
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
     console.print(table)
     console.print(PARAMETERS_NOTE, style="dim", soft_wrap=True)
 

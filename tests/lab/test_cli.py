@@ -221,6 +221,14 @@ def test_schemes_lists_all(capsys):
     assert "| `learned` | `init_model`, `embed` | absolute, bounded | 786,432 |" in out
 
 
+def test_the_list_of_schemes_in_a_file_is_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["schemes"]) == 0
+    words = capsys.readouterr().out.split()
+    for name in list_schemes():
+        assert {name, *get_scheme(name).paper.split()} <= set(words)
+
+
 def test_scheme_texts():
     assert parse_scheme("rope") == get_scheme("rope")()
     assert parse_scheme("rope(theta=500.0)") == get_scheme("rope")(theta=500.0)
