@@ -45,6 +45,8 @@ def params_of(scheme: Scheme, params: Params) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
+        if "init_model" not in scheme.uses and "init_layer" not in scheme.uses:
+            raise  # the scheme's own mistake, told with its place
         raise HookError(
             f"{named(scheme)} misses {error}; its params have {sorted(params)}. They must be those "
             "of one layer, scheme.layer_params(scheme.init(key, dims), layer), out of init_model "

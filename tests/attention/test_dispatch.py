@@ -468,16 +468,9 @@ def test_parameters_of_all_layers_are_not_those_of_one(form):
 
 
 @pytest.mark.parametrize("form", ["dense", "blockwise"])
-def test_what_prepare_makes_and_parameters_of_no_hook_are_asked_for(form):
+def test_what_prepare_makes_is_asked_for(form):
     dims = Dims(width=32, heads=4, kv_heads=2, head_dim=8, layers=1, max_len=9)
     fox = get_scheme("fox")()
     own = fox.layer_params(fox.init(jax.random.key(0), dims), 0)
     with pytest.raises(ValueError, match=r"'fox' misses 'log_kept'.*comes from `prepare`"):
         attend(fox, own, *arrays(), coords(), coords(), implementation=form)
-
-    class Forgot(Scheme):
-        def bias(self, params, q_at, k_at, heads):
-            return params["slope"]
-
-    with pytest.raises(ValueError, match=r"'Forgot' misses 'slope'.*out of init_model"):
-        attend(Forgot(), {}, *arrays(), coords(), coords(), implementation=form)
