@@ -128,14 +128,14 @@ def append(
     at = _in_all_rows(cache, at)
     _check_fits(cache, k, v, at)
     slot = _slots(cache, at.index, on_full)
-    count = jnp.sum(at.index >= 0, -1, dtype=jnp.int32)
     bad = _check_order(cache, at) | check_room(cache, at.index, on_full)
     poison = bad[..., None, None, None]
     k, v = (jnp.where(poison, jnp.asarray(jnp.nan, x.dtype), x) for x in (k, v))
+    length = cache.length + _count(at.index)
     k, v, at = jax.tree.map(
         lambda old, new: _write(old, new, slot), (cache.k, cache.v, cache.at), (k, v, at)
     )
-    return KVCache(k, v, at, cache.length + count)
+    return KVCache(k, v, at, length)
 
 
 def last(cache: KVCache) -> Coords:
@@ -272,7 +272,7 @@ def check_room(cache: KVCache, index: Int[Array, "*B T"], on_full: OnFull) -> ja
     Raises:
       ValueError: there are such rows, and that is known already.
     """
-    count = jnp.sum(index >= 0, -1, dtype=jnp.int32)
+    count = _count(index)
     full = (cache.length + count > cache.size) & (on_full == "error")
     if not isinstance(full, Tracer) and np.any(full):
         row = int(np.argmax(np.ravel(full)))
@@ -282,6 +282,11 @@ def check_room(cache: KVCache, index: Int[Array, "*B T"], on_full: OnFull) -> ja
             "on_full='roll' to drop the oldest tokens"
         )
     return full
+
+
+def _count(index: Int[Array, "*B T"]) -> jax.Array:
+    """int32 `*B`: tokens that are not padding."""
+    return jnp.sum(index >= 0, -1, dtype=jnp.int32)
 
 
 def _check_order(cache: KVCache, at: Coords) -> jax.Array:

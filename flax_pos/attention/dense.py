@@ -46,7 +46,8 @@ def block_sums(
     scheme: Scheme, params: Params, weights: jax.Array, v: jax.Array, q_at: Coords, k_at: Coords
 ) -> jax.Array:
     """Sums of values `*B N T Hv` (float32) over the keys of a block, by their weights."""
-    sums = scheme.mix(params, weights, v, q_at, k_at)
+    with contract.params_of(scheme, params):
+        sums = scheme.mix(params, weights, v, q_at, k_at)
     shape = (*weights.shape[:-1], v.shape[-1])
     contract.check_array(scheme, "mix", sums, "*B N T Hv", shape)
     return sums

@@ -320,11 +320,11 @@ def place(
     for i, part in enumerate(plan.parts):
         cache = None if caches is None else caches[plan.part_of.index(i)]
         prev = None if cache is None else last(cache)
-        where = functools.partial(part.positions, length=length, key=key, prev=prev)
+        find = functools.partial(part.positions, length=length, key=key, prev=prev)
         if contiguous or ids is None or "positions" not in part.uses:
-            pos = where(base, ids=ids)
+            pos = find(base, ids=ids)
         else:
-            pos = _without_padding(where, index, base, ids)
+            pos = _without_padding(find, index, base, ids)
         contract.check_positions(part, pos, shape)
         with_positions = part.embed(params[str(i)]["model"], x, pos)
         contract.check_array(part, "embed", with_positions, "*B T D", x.shape, dtype=x.dtype)
@@ -340,11 +340,11 @@ def place(
     return x, Placement(plan, params, *once, contiguous, on_full)
 
 
-def _without_padding(where, index: jax.Array, base: jax.Array, ids: jax.Array) -> jax.Array:
-    """`where(base, ids=ids)` as if padding were not there: structure goes on across it."""
+def _without_padding(find, index: jax.Array, base: jax.Array, ids: jax.Array) -> jax.Array:
+    """`find(base, ids=ids)` as if padding were not there: structure goes on across it."""
     real_first = jnp.argsort(index < 0, -1, stable=True)
     take = lambda a, order: jnp.take_along_axis(a, order, -1)
-    pos = where(take(base, real_first), ids=take(ids, real_first))
+    pos = find(take(base, real_first), ids=take(ids, real_first))
     return take(pos, jnp.argsort(real_first, -1))
 
 

@@ -122,7 +122,7 @@ def test_resolve():
 
 DIGITS = list(range(10))
 STRUCTURED = [
-    ({"name": "abacus", "digits": DIGITS}, 7),
+    ({"name": "abacus", "digits": DIGITS}, 3),
     ({"name": "bipe", "separators": [4, 9]}, 7),
     ({"name": "position_coupling", "digits": DIGITS, "equals": 11}, 9),
 ]

@@ -57,7 +57,6 @@ def test_a_training_step(name, attention):
 )
 def test_generation(name, options):
     """Rows that are spread are continued where they are, token for token as on one device."""
-    law = {"kind": "dynamic_ntk", "factor": 2.0, "original_max_len": 8}
     law = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 8}
     ntk = {"name": "rope", "spec": {"scaling": law}}
     scheme = name if name != "ntk" else from_dict(ntk)
